@@ -126,10 +126,10 @@ def compare(rng: random.Random, store: Store, pods: list[Object]) -> tuple[bool,
     affinity = pod_anti_affinity(*(random_term(rng) for _ in range(rng.randrange(3))))
     affinity |= pod_affinity(*(random_term(rng) for _ in range(rng.randrange(2))))
     vm, target = virt_launcher("vm", labels=random_labels(rng), affinity=affinity), rng.choice(NODES)
-    found = Candidate(vm, "default", target["metadata"]["name"], (), store).pod_affinity.verdict
-    assert (found.unsupported, found.passed_over) == ("", False)
+    found = Candidate(vm, "default", target["metadata"]["name"], store).pod_affinity
+    assert (found.verdict.unsupported, found.passed_over) == ("", False)
     naive = naively_repelled(vm, target, placed) or not naively_attracted(vm, target, placed)
-    return found.conflict is not None, naive
+    return found.verdict.conflict is not None, naive
 
 
 def test_an_indexed_evaluation_agrees_with_a_naive_one() -> None:

@@ -1,5 +1,6 @@
 """Steering: a share-manager pod prefers the node of its VMs, unless Longhorn avoids that node."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -27,7 +28,7 @@ from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.volume_consumers import Consumers, avoided_nodes, consumers_of, ranked_nodes
+from webhook.placement.volume_consumers import avoided_nodes, consumers_of, ranked_nodes
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}
@@ -53,8 +54,8 @@ def fail(store: Store, node_name: str, uid: str) -> None:
     store.remove(Pod, ("longhorn-system", "share-manager-vol-disk1"))
 
 
-def consumer_names(consumers: Consumers) -> list[str]:
-    return [consumer.name for consumer in consumers.pods]
+def consumer_names(consumers: Iterable[Pod]) -> list[str]:
+    return [consumer.name for consumer in consumers]
 
 
 @pytest.mark.parametrize(

@@ -251,4 +251,4 @@ def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_to_that_node_again() -> None:
     ids=["another VM", "another namespace", "a pod without a VM", "a share-manager pod", "no virt-launcher pod"],
 )
 def test_a_released_vm_softens_no_other_pod(received: Object, namespace: str) -> None:
-    assert first_failed_check(Candidate(received, namespace, "node-a", (), released_store(node()))) is None
+    assert first_failed_check(Candidate(received, namespace, "node-a", released_store(node()))) is None

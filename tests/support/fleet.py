@@ -9,10 +9,8 @@ from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Inventory
 from webhook.fleet.move import Move, Refusal, plan_move
 from webhook.fleet.states import Machine, Status, assess
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.injector import candidate_for
-from webhook.placement.resolve import resolve_all
-from webhook.placement.settings import Settings
 
 CREATED = "2026-08-01T12:00:00Z"
 NOW = "2026-08-01T12:00:45Z"
@@ -134,5 +132,4 @@ def without_settings(stderr: str) -> str:
 
 def admits(store: Store, pod: Object, node: str) -> bool:
     """Return whether the guard admits the pod. `e2e/test_properties` compares the guard with the scheduler."""
-    claims = resolve_all(pod, "default", store, Settings())
-    return first_failed_check(candidate_for(pod, "default", node, claims, store)) is None
+    return first_failed_check(Candidate(pod, "default", node, store)) is None

@@ -13,8 +13,9 @@ from webhook.fleet.next_pod import as_if_eligible, creation_request, target_pod
 from webhook.fleet.states import Future, State, Status
 from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.injector import candidate_for, without_patch
+from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
@@ -129,7 +130,7 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     left = catalog.node(source)
     pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
     # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
-    candidate = candidate_for(pod, machine.namespace, target, status.claims, catalog)
+    candidate = Candidate(pod, machine.namespace, target, catalog, hotplugged=machine.hotplugged)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
     claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)

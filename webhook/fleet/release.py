@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
-from webhook.placement.injector import candidate_for
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
@@ -53,7 +53,7 @@ def why_pin_fails(
         return None
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
     checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
-    obstacle = first_failed_check(candidate_for(pod, namespace, node, claims, catalog), checks)
+    obstacle = first_failed_check(Candidate(pod, namespace, node, catalog), checks)
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
     obstacle = obstacle or _moved(claims, choose(claims), node)

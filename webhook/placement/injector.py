@@ -9,7 +9,6 @@ from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
     Creation,
-    Rule,
     ineligible_reason,
     is_gated,
     is_pod_creation,
@@ -21,13 +20,7 @@ from webhook.placement.eligibility import (
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
-from webhook.placement.guard.feasibility import (
-    CHECKS,
-    FailedCheck,
-    checks_in_force,
-    contest,
-    first_failed_check,
-)
+from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME, vmi_uid
@@ -47,16 +40,8 @@ from webhook.placement.reasons import (
     Source,
 )
 from webhook.placement.settings import Action, Settings
-from webhook.placement.steps import (
-    ClaimsFollowed,
-    ConsumersFound,
-    NodeChecked,
-    NodeChosen,
-    Record,
-    RulesChecked,
-    ignore,
-)
-from webhook.placement.volume_consumers import avoided_nodes, consumers_of, failing_nodes, ranked_nodes
+from webhook.placement.trace import Trace
+from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, failing_nodes, ranked_nodes
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
@@ -73,21 +58,20 @@ class Injection(Struct, frozen=True):
     error: Exception | None = None
 
 
-def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore) -> Injection:
+def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Injection:
     """Decide on an admission request and build the patch. A catalog of None means that the cache is not synced yet.
 
-    `record` gets each step of the decision. Never raises: a VM that starts unmodified is better than a VM that does not
-    start.
+    Fills the `trace`. Never raises: a VM that starts unmodified is better than a VM that does not start.
     """
-    return with_patch(without_patch(request, catalog, settings, record), request, settings)
+    return with_patch(without_patch(request, catalog, settings, trace), request, settings)
 
 
 def without_patch(
-    request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore
+    request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None
 ) -> Injection:
     """Decide like `inject`, but leave the patch to `with_patch`, which does not read the catalog. Never raises."""
     try:
-        return Injection(decide(request, catalog, settings, record))
+        return Injection(decide(request, catalog, settings, trace))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return _failed(error, settings)
 
@@ -108,47 +92,36 @@ def _failed(error: Exception, settings: Settings) -> Injection:
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
-def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore) -> Decision:
-    """Decide which node the pod should run on, and why. `record` gets each step."""
+def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Decision:
+    """Decide which node the pod should run on, and why. Fills the `trace`."""
+    trace = trace or Trace()
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = request["object"], namespace_of(request)
     made = new_creation(pod, namespace, username(request))
-    if is_share_manager_pod(pod, namespace, settings):
-        reason = _broken_rule(STEERING_RULES, made, OptedInBy.NOTHING, settings, record)
-        if reason or catalog is None:
-            return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
-        return _place_share_manager(pod, namespace, catalog, settings, record)
-    by = OptedInBy.NOTHING
-    if made.is_virt_launcher:
-        by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
-    decision = replace(_decide_on_vm(made, by, catalog, settings, record), opted_in_by=by)
+    steered = is_share_manager_pod(pod, namespace, settings)
+    trace.rules = STEERING_RULES if steered else RULES
+    if made.is_virt_launcher and not steered:
+        trace.opted_in_by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
+    trace.broken = ineligible_reason(made, trace.opted_in_by, settings, trace.rules)
+    if steered:
+        if trace.broken or catalog is None:
+            return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
+        return _place_share_manager(made, catalog, settings, trace)
+    decision = replace(_decide_on_vm(made, catalog, settings, trace), opted_in_by=trace.opted_in_by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
 
-def _broken_rule(
-    rules: tuple[Rule, ...], made: Creation, by: OptedInBy, settings: Settings, record: Record
-) -> Reason | None:
-    reason = ineligible_reason(made, by, settings, rules)
-    record(RulesChecked(rules, reason, by))
-    return reason
-
-
-def _decide_on_vm(
-    made: Creation, by: OptedInBy, catalog: Catalog | None, settings: Settings, record: Record
-) -> Decision:
+def _decide_on_vm(made: Creation, catalog: Catalog | None, settings: Settings, trace: Trace) -> Decision:
     mode = mode_of(made.annotations, settings)[0]
-    reason = _broken_rule(RULES, made, by, settings, record)
-    if reason is Reason.ALREADY_INJECTED and catalog is not None:
-        return _check_pin_again(made, mode, catalog, settings, record)
-    if reason or catalog is None:
-        return unchanged(reason or Reason.CACHE_NOT_SYNCED, mode)
-    if made.is_migration_target:
-        return _place_migration_target(made, catalog, settings, record)
-    return _place_virt_launcher(made, mode, catalog, settings, record)
+    if trace.broken is Reason.ALREADY_INJECTED and catalog is not None:
+        return _check_pin_again(made, mode, catalog, settings, trace)
+    if trace.broken or catalog is None:
+        return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, mode)
+    return _place_virt_launcher(made, mode, catalog, settings, trace)
 
 
-def _check_pin_again(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, record: Record) -> Decision:
+def _check_pin_again(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
     """Evaluate the guard again for a pod that the webhook has pinned, and remove the pin if the guard refuses.
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
@@ -156,32 +129,38 @@ def _check_pin_again(made: Creation, mode: Mode, catalog: Catalog, settings: Set
     node = pinned_by_webhook(made.pod)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
-    claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings)
-    candidate = candidate_for(made.pod, made.namespace, node, claims, catalog, releases=releases_pins(settings))
-    checks = CHECKS if settings.node_guard else ()
-    record(NodeChecked(candidate, checks))
-    obstacle = first_failed_check(candidate, checks)
+    candidate = Candidate(made.pod, made.namespace, node, catalog, releases=releases_pins(settings))
+    trace.candidates, trace.checks = [candidate], CHECKS if settings.node_guard else ()
+    obstacle = first_failed_check(candidate, trace.checks)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
+    claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings)
     message = wording.unpinned(node, obstacle.detail)
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
-def _place_virt_launcher(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, record: Record) -> Decision:
-    """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle."""
-    pod, namespace = made.pod, made.namespace
-    claims = resolve.resolve_all(pod, namespace, catalog, settings, made.claims)
-    record(ClaimsFollowed(claims))
-    choice = votes.choose(claims)
-    if choice is None:
-        return replace(_unserved(claims, deciding_claim(pod), mode, settings), claims=claims, recorded=True)
+def _place_virt_launcher(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
+    """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle.
 
-    record(NodeChosen(choice))
+    A live-migration target only prefers it, and only if the migration may go there.
+    """
+    trace.claims = claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings, made.claims)
+    trace.choice = choice = votes.choose(claims)
+    if made.is_migration_target:
+        mode = Mode.PREFERRED
+        trace.leads_elsewhere = choice is not None and _leads_elsewhere(made, choice.node, catalog)
+        if choice is None or trace.leads_elsewhere:
+            return unchanged(Reason.MIGRATION_TARGET, mode)
+    elif choice is None:
+        return replace(_unserved(claims, deciding_claim(made.pod), mode, settings), claims=claims, recorded=True)
+
     # The other replicas may be pinning VMs to the node, too.
     replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
-    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, replicas, releases=releases)
-    return _reserving(_placed(claims, choice, candidate, mode, settings, record), candidate, settings)
+    candidate = Candidate(made.pod, made.namespace, choice.node, catalog, replicas, releases=releases)
+    trace.candidates = [candidate]
+    decision = _placed(choice, candidate, mode, settings, trace)
+    return decision if made.is_migration_target else _reserving(decision, candidate, settings)
 
 
 def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
@@ -193,21 +172,6 @@ def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings
     if any(claim.reason in COLD_REASONS for claim in claims if claim.decides):
         return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, steering=settings.steering))
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
-
-
-def _place_migration_target(made: Creation, catalog: Catalog, settings: Settings, record: Record) -> Decision:
-    """Prefer the node of the share-manager for a live-migration target, unless the migration leads elsewhere."""
-    pod, namespace = made.pod, made.namespace
-    claims = resolve.resolve_all(pod, namespace, catalog, settings, made.claims)
-    record(ClaimsFollowed(claims))
-    choice = votes.choose(claims)
-    elsewhere = choice is not None and _leads_elsewhere(made, choice.node, catalog)
-    if choice:
-        record(NodeChosen(choice, leads_elsewhere=elsewhere))
-    if choice is None or elsewhere:
-        return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
-    candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
-    return _placed(claims, choice, candidate, Mode.PREFERRED, settings, record)
 
 
 def _leads_elsewhere(made: Creation, node: str, catalog: Catalog) -> bool:
@@ -223,31 +187,24 @@ def _leads_elsewhere(made: Creation, node: str, catalog: Catalog) -> bool:
     return runs_there or HOSTNAME in mapping(made.pod, "spec", "nodeSelector")
 
 
-def _placed(  # noqa: PLR0913, PLR0917 (what its callers know)
-    claims: tuple[ClaimFinding, ...],
-    choice: Choice,
-    candidate: Candidate,
-    mode: Mode,
-    settings: Settings,
-    record: Record,
-) -> Decision:
+def _placed(choice: Choice, candidate: Candidate, mode: Mode, settings: Settings, trace: Trace) -> Decision:
     """Pin a pod to the chosen node, or only prefer the node, or prefer others if pinned pods need the node."""
-    required, guard = mode is Mode.REQUIRED, settings.node_guard
-    checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
-    obstacle = first_failed_check(candidate, checks)
+    claims, required, guard = trace.claims, mode is Mode.REQUIRED, settings.node_guard
+    trace.checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
+    obstacle = first_failed_check(candidate, trace.checks)
     contested = contest(candidate) if guard and (obstacle or not required) else None
-    record(NodeChecked(candidate, checks, contested.detail if contested else None))
     problem = obstacle or contested
     if problem is None:
         outcome, reason = Outcome.PINNED if required else Outcome.PREFERRED, Reason.CO_SCHEDULED
         message = wording.placed(claims, choice, mode)
     else:
+        trace.contested = contested.detail if contested else ""
         reason = problem.reason
         outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, contested=bool(contested))
     avoids, conflict = bool(contested) and reason is not Reason.NODE_NOT_FOUND, bool(choice.others)
     decision = Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
-    return replace(decision, passed_over=True) if candidate.comparisons.passed_over else decision
+    return replace(decision, passed_over=True) if candidate.pod_affinity.passed_over else decision
 
 
 def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> Decision:
@@ -262,22 +219,19 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
 
-def _place_share_manager(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record
-) -> Decision:
+def _place_share_manager(made: Creation, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
     """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
-    volume = text(pod, "metadata", "labels", VOLUME_LABEL)
-    users = consumers_of(volume, catalog, settings)
+    volume = text(made.pod, "metadata", "labels", VOLUME_LABEL)
+    trace.consumers = users = consumers_of(volume, catalog, settings)
     failing = failing_nodes(volume, catalog, settings)
-    avoided = avoided_nodes(pod) | failing
-    record(ConsumersFound(users, avoided))
-    if not users.pods:
+    trace.avoided = avoided_nodes(made.pod) | failing
+    if not users:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
-    candidates = ranked_nodes(users, avoided)
-    if not candidates:
+    nodes = ranked_nodes(users, trace.avoided)
+    if not nodes:
         why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
         sentence = f"{why} the nodes of the VMs that use volume {volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
@@ -285,40 +239,27 @@ def _place_share_manager(
     # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
     # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
-    checks = CHECKS if settings.node_guard else ()
+    trace.checks = CHECKS if settings.node_guard else ()
     comparisons = Comparisons()  # for all nodes together
-    for node in candidates:
-        candidate = Candidate(pod, namespace, node, (), catalog, comparisons=comparisons)
-        record(NodeChecked(candidate, checks))
-        obstacles[node] = first_failed_check(candidate, checks)
+    for node in nodes:
+        candidate = Candidate(made.pod, made.namespace, node, catalog, comparisons=comparisons)
+        trace.candidates.append(candidate)
+        obstacles[node] = first_failed_check(candidate, trace.checks)
         if obstacles[node] is None:
             break
     else:
-        node = candidates[0]
-    record(NodeChosen(Choice(node, tuple(other for other in candidates if other != node))))
-    claims = (ClaimFinding(users.claim, volume, node, Source.VIRT_LAUNCHER_POD),)
+        node = nodes[0]
+    trace.choice = Choice(node, tuple(other for other in nodes if other != node))
+    claim = claims_of(volume, catalog)[0][1]
+    claims = (ClaimFinding(claim, volume, node, Source.VIRT_LAUNCHER_POD),)
     if obstacle := obstacles[node]:
         sentence = f"{node} runs a VM of this volume but {obstacle.detail}, so no node affinity is added"
         return replace(unchanged(obstacle.reason, Mode.PREFERRED, sentence), node=node, claims=claims)
-    vms = sum(vm.node == node for vm in users.pods)
+    vms = sum(vm.node == node for vm in users)
     message = f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
     placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
-    return replace(placed, recorded=True, passed_over=comparisons.passed_over)
-
-
-def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
-    pod: JsonObject,
-    namespace: str,
-    node: str,
-    claims: tuple[ClaimFinding, ...],
-    catalog: Catalog,
-    replicas: int = 1,
-    *,
-    releases: bool = True,
-) -> Candidate:
-    """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
-    volumes = resolve.known_volumes(claims, namespace, catalog)
-    return Candidate(pod, namespace, node, volumes, catalog, replicas, releases=releases)
+    passed_over = any(candidate.pod_affinity.passed_over for candidate in trace.candidates)
+    return replace(placed, recorded=True, passed_over=passed_over)
 
 
 def namespace_of(request: JsonObject) -> str:

@@ -1,11 +1,10 @@
 """Follow the claims of a pod to the nodes of their share-managers, and rank the claims."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.objects.claims import MAX_CLAIMS, deciding_claim, is_bound, mounted_claims
 from webhook.placement.objects.facts import Claim, Key, Volume
 from webhook.placement.objects.fields import JsonObject
@@ -44,12 +43,12 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     findings = tuple(resolve(name, namespace, catalog, settings) for name in names)
     if len(findings) < 2:
         return findings
-    limit = Comparisons(MAX_USERS)
+    budget = iter(range(MAX_USERS))
 
     def rank(finding: ClaimFinding) -> int:
         if finding.claim == named:
             return _NAMED
-        shared = finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog, limit)
+        shared = finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog, budget)
         return _SHARED if shared else _OWN
 
     ranks = [rank(finding) for finding in findings]
@@ -124,31 +123,19 @@ def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | No
     return nodes[0] if nodes else None
 
 
-def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, limit: Comparisons) -> bool:
+def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, budget: Iterator[int]) -> bool:
     """Return whether the pod of another VMI mounts a claim's volume, by this claim or by another claim of the volume.
 
     `vmi` is the UID of this VMI. Beyond the limit, no other VMI counts: the namespace then has hundreds of pods of this
     VMI, or of terminating ones.
     """
-    volume = _volume_of(key, catalog)
-    others = claims_of(volume.handle, catalog) if volume else ()
-    for each in dict.fromkeys((key, *others)):
-        for pod in catalog.mounting_pods(*each):
-            if limit.left <= 0:
-                return False
-            limit.left -= 1
-            if pod.alive and pod.vmi_uid != vmi:
-                return True
-    return False
+    volume = bound_volume(key, catalog)
+    claims = dict.fromkeys((key, *(claims_of(volume.handle, catalog) if volume else ())))
+    users = (pod for claim in claims for pod in catalog.mounting_pods(*claim))
+    return any(pod.alive and pod.vmi_uid != vmi for pod, _ in zip(users, budget, strict=False))
 
 
-def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> tuple[Volume, ...]:
-    """Return the known PVs of the claims. A PV of any driver may restrict the pod to some nodes."""
-    found = [_volume_of((namespace, finding.claim), catalog) for finding in findings]
-    return tuple([volume for volume in found if volume])
-
-
-def _volume_of(key: Key, catalog: Catalog) -> Volume | None:
+def bound_volume(key: Key, catalog: Catalog) -> Volume | None:
     """Return the PV that a claim is bound to, None if that is unknown."""
     claim = catalog.claim(*key)
     volume = catalog.volume(claim.volume_name) if claim and claim.volume_name else None

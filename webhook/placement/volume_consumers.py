@@ -1,7 +1,7 @@
 """Find the node for a share-manager pod: the node of the VMs that use its volume."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, Pod, Volume
@@ -16,27 +16,17 @@ MAX_CANDIDATES = 8
 MAX_SERVER_FAILURES = 2  # on one node within ten minutes; the third share-manager pod is not steered there
 
 
-@dataclass(frozen=True, slots=True)
-class Consumers:
-    """The running VMs that use a share-manager pod's volume. `claim` is empty if no PV of it has a claimRef."""
-
-    volume: str
-    claim: str
-    pods: tuple[Pod, ...]
-
-
-def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers:
+def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod, ...]:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount a claim of a Longhorn volume."""
-    claims = claims_of(handle, catalog)
     pods = {
         consumer.key: consumer
-        for claim in claims
+        for claim in claims_of(handle, catalog)
         for consumer in catalog.mounting_pods(*claim)
         if consumer.node
         and consumer.alive
         and is_handled(opted_in_by(stored_applicant(consumer), catalog, settings), settings)
     }
-    return Consumers(handle, claims[0][1] if claims else "", tuple(pods.values()))
+    return tuple(pods.values())
 
 
 def claims_of(handle: str, catalog: Catalog) -> tuple[Key, ...]:
@@ -72,11 +62,11 @@ def failing_nodes(volume: str, catalog: Catalog, settings: Settings) -> frozense
     return frozenset(node for node, number in failures.items() if number >= MAX_SERVER_FAILURES)
 
 
-def ranked_nodes(consumers: Consumers, avoided: frozenset[str]) -> tuple[str, ...]:
+def ranked_nodes(consumers: Iterable[Pod], avoided: frozenset[str]) -> tuple[str, ...]:
     """Return the nodes of the VMs that are not avoided, those with the most VMs first.
 
     In a tie, the node of a pod that is not a live-migration target is first, then the node of the oldest pod.
     """
-    candidates = [pod for pod in consumers.pods if pod.node not in avoided]
+    candidates = [pod for pod in consumers if pod.node not in avoided]
     candidates.sort(key=lambda pod: (pod.is_migration_target, pod.created, pod.key))
     return ranked(pod.node for pod in candidates)[:MAX_CANDIDATES]

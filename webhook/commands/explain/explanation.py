@@ -28,7 +28,7 @@ from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import GUARD_REASONS, Outcome
 from webhook.placement.settings import Settings
-from webhook.placement.steps import Step
+from webhook.placement.trace import Trace
 
 _ANSWERS = {"✓": True, "✗": False}
 
@@ -113,16 +113,16 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     settings: Settings,
     advised: tuple[str, ...] = (),
 ) -> Explanation:
-    steps: list[Step] = []
-    injection = inject(request, catalog, settings, steps.append)
+    trace = Trace()
+    injection = inject(request, catalog, settings, trace)
     eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
     assumed = None
     if injection.decision.reason in broken:
-        steps = []
-        assumed = Assumed(inject(request | {"object": eligible}, catalog, settings, steps.append), broken)
+        trace = Trace()
+        assumed = Assumed(inject(request | {"object": eligible}, catalog, settings, trace), broken)
     heading = Line(f"Does the webhook handle {'the next pod' if advised else 'the pod'}?", level=0)
     try:
-        described = list(describe_steps(steps, assumed.broken if assumed else (), catalog, settings, request))
+        described = list(describe_steps(trace, assumed.broken if assumed else (), catalog, settings, request))
     except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the lines need more fields)
         described = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
     advised = advised or _advice(injection, assumed)

@@ -9,14 +9,17 @@ from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import STEERING_RULES
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import COLD_REASONS, ClaimFinding, Outcome, Reason
 from webhook.placement.settings import Action, Settings
-from webhook.placement.steps import ClaimsFollowed, ConsumersFound, NodeChecked, NodeChosen, RulesChecked, Step
+from webhook.placement.trace import Trace
 from webhook.placement.volume_consumers import claims_of
 from webhook.placement.votes import Choice
 from webhook.placement.wording import ADVICE, OPT_IN_DETAILS, SENTENCES
@@ -77,33 +80,31 @@ def describe_state(status: Status) -> Iterator[str]:
 
 
 def describe_steps(
-    steps: Iterable[Step], assumed: Collection[Reason], catalog: Catalog, settings: Settings, request: JsonObject
+    trace: Trace, assumed: Collection[Reason], catalog: Catalog, settings: Settings, request: JsonObject
 ) -> Iterator[Line]:
     """Yield the lines for each step of a decision. The pod breaks the `assumed` rules, and the steps ignore that."""
-    steps, namespace = list(steps), namespace_of(request)
-    yield _answer("the request creates a pod", None if steps else SENTENCES[Reason.NOT_A_POD_CREATION])
-    for step in sorted(steps, key=lambda each: isinstance(each, NodeChecked)):  # a node is chosen, then checked
-        match step:
-            case RulesChecked():
-                yield from _rules(step, assumed)
-            case ClaimsFollowed():
-                yield Line("Which nodes serve the claims?", level=0)
-                for finding in step.claims:
-                    yield from _claim_path(finding, namespace, catalog, settings)
-            case ConsumersFound():
-                yield Line("Which VMs use the volume?", level=0)
-                yield from _volume_consumers(step, catalog)
-            case NodeChosen():
-                yield Line("Which node is the target?", level=0)
-                yield from _votes(step.choice, steps)
-                if step.leads_elsewhere:
-                    question = "the migration may go to the share-manager's node"
-                    yield _answer(question, SENTENCES[Reason.MIGRATION_TARGET])
-            case NodeChecked():
-                yield from _node(step)
+    yield _answer("the request creates a pod", None if trace.rules else SENTENCES[Reason.NOT_A_POD_CREATION])
+    if trace.rules:
+        yield from _rules(trace, assumed)
+    if trace.claims:
+        yield Line("Which nodes serve the claims?", level=0)
+    for finding in trace.claims:
+        yield from _claim_path(finding, namespace_of(request), catalog, settings)
+    if trace.consumers is not None:
+        yield Line("Which VMs use the volume?", level=0)
+        volume = text(request, "object", "metadata", "labels", VOLUME_LABEL)
+        yield from _volume_consumers(volume, trace.consumers, catalog)
+        yield from (Line(f"the pod prefers to avoid {node}", NEUTRAL, 2) for node in sorted(trace.avoided))
+    if trace.choice:
+        yield Line("Which node is the target?", level=0)
+        yield from _votes(trace.choice, trace)
+    if trace.leads_elsewhere:
+        yield _answer("the migration may go to the share-manager's node", SENTENCES[Reason.MIGRATION_TARGET])
+    for candidate in trace.candidates:
+        yield from _node(candidate, trace)
 
 
-def _rules(step: RulesChecked, assumed: Collection[Reason]) -> Iterator[Line]:
+def _rules(step: Trace, assumed: Collection[Reason]) -> Iterator[Line]:
     is_share_manager = step.rules is STEERING_RULES
     kind = "yes, so it follows its VM" if is_share_manager else "no"
     yield Line(f"share-manager pod: {kind}", NEUTRAL)
@@ -185,8 +186,7 @@ def _location(pod: Pod) -> str:
     return location if pod.alive else f"{location}, terminating or not running"
 
 
-def _volume_consumers(step: ConsumersFound, catalog: Catalog) -> Iterator[Line]:
-    volume = step.consumers.volume
+def _volume_consumers(volume: str, consumers: Collection[Pod], catalog: Catalog) -> Iterator[Line]:
     pvs = list(catalog.volumes_by_handle(volume))
     for pv in pvs:
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
@@ -195,35 +195,30 @@ def _volume_consumers(step: ConsumersFound, catalog: Catalog) -> Iterator[Line]:
         yield Line(f"volume {volume} → no known PV", NEUTRAL)
     mounting = {pod.key: pod for claim in claims_of(volume, catalog) for pod in catalog.mounting_pods(*claim)}
     for pod in mounting.values():
-        has_vote = pod in step.consumers.pods
+        has_vote = pod in consumers
         exclusion = "" if has_vote else "; no vote: the pod must be opted in, bound, and Pending or Running"
         yield Line(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", YES if has_vote else NO, 2)
     if not mounting:
         yield Line("no virt-launcher pod mounts the volume", NO, 2)
-    for node in sorted(step.avoided):
-        yield Line(f"the pod prefers to avoid {node}", NEUTRAL, 2)
 
 
-def _votes(choice: Choice, steps: Iterable[Step]) -> Iterator[Line]:
+def _votes(choice: Choice, trace: Trace) -> Iterator[Line]:
     votes: defaultdict[str, list[str]] = defaultdict(list)
-    for step in steps:
-        if isinstance(step, ClaimsFollowed):
-            for finding in step.claims:
-                if finding.node:
-                    votes[finding.node].append(f"claim {finding.claim}")
-        elif isinstance(step, ConsumersFound):
-            for pod in step.consumers.pods:
-                votes[pod.node].append(f"VM pod {'/'.join(pod.key)}")
+    for finding in trace.claims:
+        if finding.node:
+            votes[finding.node].append(f"claim {finding.claim}")
+    for pod in trace.consumers or ():
+        votes[pod.node].append(f"VM pod {'/'.join(pod.key)}")
     for node in sorted(votes, key=lambda name: (choice.node, *choice.others, name).index(name)):
         has_vote = node in (choice.node, *choice.others)
         mark = YES if node == choice.node else NO
         yield Line(f"{node}: {', '.join(votes[node])}{'' if has_vote else ' (no vote)'}", mark)
 
 
-def _node(step: NodeChecked) -> Iterator[Line]:
+def _node(candidate: Candidate, step: Trace) -> Iterator[Line]:
     """Yield the lines for all checks on a node, also those after the first failure: operators fix each."""
-    # The decision may have used up the comparisons of its review.
-    candidate, failed, in_force = step.candidate.with_all_comparisons(), False, True
+    candidate.comparisons.left = MAX_COMPARISONS  # the decision may have used up those of its review
+    failed, in_force = False, True
     yield Line(f"Can {candidate.node_name} run the pod?", level=0)
     for check in dict.fromkeys((*step.checks, *PIN_CHECKS)):
         found = first_failed_check(candidate, (check,))

@@ -5,12 +5,13 @@ from msgspec import Struct
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
-from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
+from webhook.placement.objects.facts import MAX_START_FAILURES
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import vmi_uid
 from webhook.placement.objects.pod import pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
+from webhook.placement.resolve import bound_volume
 from webhook.placement.settings import Action, Settings
 
 
@@ -23,28 +24,29 @@ class ResourceFit(Struct, frozen=True):
 
 
 class Candidate:
-    """A pod, its target node, and the PVs of the claims that it mounts.
+    """A pod, its target node, and the known PVs of its claims: a PV of any driver may restrict the pod to some nodes.
 
     `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment. `comparisons`
-    is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `node` is None if
-    it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod without a name has the UID of its
-    VMI instead, like the store's reservations. `pod_affinity` evaluates required pod (anti-)affinity.
+    is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `hotplugged` are
+    more claims that the node must reach. `node` is None if it is unknown. `pod_facts` are those of the pod as if it ran
+    on the node: a pod without a name has the UID of its VMI instead, like the store's reservations. `pod_affinity`
+    evaluates required pod (anti-)affinity.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
+    def __init__(  # noqa: PLR0913 (what the guard evaluates)
         self,
         pod: JsonObject,
         namespace: str,
         node_name: str,
-        volumes: tuple[Volume, ...],
         catalog: Catalog,
         replicas: int = 1,
         *,
         comparisons: Comparisons | None = None,
         releases: bool = True,
+        hotplugged: tuple[str, ...] = (),
     ) -> None:
         """Read the facts of the pod. Raises Malformed."""
-        self.pod, self.namespace, self.node_name, self.volumes = pod, namespace, node_name, volumes
+        self.pod, self.namespace, self.node_name = pod, namespace, node_name
         self.catalog, self.replicas, self.releases = catalog, replicas, releases
         self.comparisons = comparisons or Comparisons()
         self.node = catalog.node(node_name)
@@ -52,11 +54,8 @@ class Candidate:
         self.pod_facts = facts = pod_facts(pod, namespace, name, node_name)
         terms = () if facts.oversized else required_terms(pod, namespace, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
-
-    def with_all_comparisons(self) -> "Candidate":
-        """Return the same candidate for another evaluation."""
-        same = self.pod, self.namespace, self.node_name, self.volumes, self.catalog, self.replicas
-        return Candidate(*same, releases=self.releases)
+        found = [bound_volume((namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
+        self.volumes = [volume for volume in found if volume]
 
     def resource_fits(self) -> list[ResourceFit]:
         """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.

@@ -10,24 +10,15 @@ class LimitExceeded(Exception):
 
 
 class Comparisons:
-    """The comparisons that are left for one review, over all checks and all nodes.
+    """The comparisons that are left for one review, over all checks and all nodes."""
 
-    `passed_over` means that a constraint of another namespace's pod was not evaluated.
-    """
+    __slots__ = ("left",)
 
-    __slots__ = ("left", "passed_over")
-
-    def __init__(self, left: int = MAX_COMPARISONS) -> None:
-        self.left = left
-        self.passed_over = False
+    def __init__(self) -> None:
+        self.left = MAX_COMPARISONS
 
     def spend(self, comparisons: int = 1) -> None:
         """Count comparisons that are about to be made. Raises LimitExceeded if fewer are left."""
         self.left -= comparisons
         if self.left < 0:
             raise LimitExceeded
-
-    @property
-    def exceeded(self) -> bool:
-        """Return whether the limit was exceeded."""
-        return self.left < 0

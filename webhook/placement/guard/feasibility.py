@@ -170,12 +170,12 @@ def unsupported_field(pod: JsonObject) -> str | None:
 
 
 def _unsupported_affinity(candidate: Candidate) -> str | None:
-    if candidate.comparisons.exceeded:
+    if candidate.comparisons.left < 0:
         return TOO_MANY_COMPARISONS
-    verdict = candidate.pod_affinity.verdict
-    if verdict.passed_over and not candidate.is_restartable():
+    unsupported = candidate.pod_affinity.verdict.unsupported
+    if candidate.pod_affinity.passed_over and not candidate.is_restartable():
         return "the required pod anti-affinity of pods in other namespaces, and the webhook cannot restart this VM"
-    return verdict.unsupported or None
+    return unsupported or None
 
 
 def _unbound_claim(candidate: Candidate) -> str | None:

@@ -17,29 +17,25 @@ TOO_MANY_COMPARISONS = f"constraints that need more than {MAX_COMPARISONS:,} com
 
 
 class Verdict(Struct, frozen=True):
-    """The conflict as the detail of a `FailedCheck`, and what can't be evaluated.
-
-    `passed_over` means that something of another namespace's pod can't be evaluated. Its users must not change this
-    pod's placement with terms that are hard to evaluate.
-    """
+    """The conflict as the detail of a `FailedCheck`, and what can't be evaluated."""
 
     conflict: str | None = None
     unsupported: str = ""
-    passed_over: bool = False
 
 
 class InterPodAffinity:
     """A pod on its target node, and its required affinity terms.
 
     The terms of the pod itself and of its own namespace's pods come first. Those of other namespaces get half of the
-    comparisons that are left.
+    comparisons that are left. `passed_over` means that something of another namespace's pod couldn't be evaluated: its
+    users must not change this pod's placement with terms that are hard to evaluate.
     """
 
     def __init__(
         self, pod: Pod, affinity_terms: tuple[AffinityTerm, ...], catalog: Catalog, comparisons: Comparisons
     ) -> None:
         self.pod, self.affinity_terms, self.catalog, self.comparisons = pod, affinity_terms, catalog, comparisons
-        self._unknown = self._passed_over = False
+        self._unknown = self.passed_over = False
         self._oversized: Collection[str] = ()
         self._domains: dict[tuple[str, str], str | None] = {}
         self._verdict: Verdict | None = None
@@ -60,8 +56,7 @@ class InterPodAffinity:
             return Verdict(None, unknown or TOO_MANY_COMPARISONS)
         if not conflict:
             conflict = self._repelled_by_others()
-        self.comparisons.passed_over |= self._passed_over
-        return Verdict(conflict, unknown or (UNKNOWN_NAMESPACES if self._unknown else ""), self._passed_over)
+        return Verdict(conflict, unknown or (UNKNOWN_NAMESPACES if self._unknown else ""))
 
     def _unknown_terms(self) -> str:
         own = self.pod.namespace
@@ -90,7 +85,7 @@ class InterPodAffinity:
         """Yield the pods that one of the pod's own terms selects, on any node."""
         for namespace in self._namespaces(term) if term.selector is not None else ():
             if namespace != self.pod.namespace and namespace in self._oversized:
-                self._passed_over = True
+                self.passed_over = True
             for other in self.catalog.placed_pods(namespace, term.selector or ()):
                 self.comparisons.spend(term.cost)
                 ignored = other.key == self.pod.key or other.is_ignored_for(self.pod)
@@ -125,14 +120,14 @@ class InterPodAffinity:
         return self._repelled(self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=True), own=True)
 
     def _repelled_by_others(self) -> str | None:
-        self._passed_over |= any(namespace != self.pod.namespace for namespace in self._oversized)
+        self.passed_over |= any(namespace != self.pod.namespace for namespace in self._oversized)
         terms = self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=False)
         kept = self.comparisons.left - self.comparisons.left // 2
         self.comparisons.left -= kept
         try:
             return self._repelled(terms, own=False)
         except LimitExceeded:
-            self._passed_over, self.comparisons.left = True, 0
+            self.passed_over, self.comparisons.left = True, 0
             return None
         finally:
             self.comparisons.left += kept
@@ -153,7 +148,7 @@ class InterPodAffinity:
     def _selects_namespace(self, term: AffinityTerm, *, own: bool) -> bool:
         found = self.catalog.namespace(self.pod.namespace) if term.namespace_selector else None
         if term.namespace_selector and found is None:
-            self._unknown, self._passed_over = self._unknown or own, self._passed_over or not own
+            self._unknown, self.passed_over = self._unknown or own, self.passed_over or not own
             return False
         return selects(term.namespace_selector, found.labels if found else {})
 
