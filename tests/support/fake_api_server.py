@@ -185,8 +185,7 @@ class ApiServer:
     """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
 
     `missing` holds the plurals that get a 404, like a missing CRD. `forbidden` holds the (verb, plural) pairs that get
-    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests. `denied_rights` holds the (verb,
-    plural) pairs that SubjectAccessReviews deny.
+    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -194,7 +193,6 @@ class ApiServer:
         self.missing: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
         self.tokens: set[str] | None = None
-        self.denied_rights: set[tuple[str, str]] = set()
         self.closing = threading.Event()
         self._objects: defaultdict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._history: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -305,8 +303,6 @@ class ApiServer:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
-        elif request.plural.endswith("subjectaccessreviews"):
-            self._review_access(request, connection)
         else:
             verbs = {"list": self._list, "watch": self._watch, "put": self._update, "patch": self._update}
             verbs |= {"post": self._create, "delete": self._delete}
@@ -347,11 +343,6 @@ class ApiServer:
                 return connection.answer(409, status(409, "the object has been modified", "Conflict"))
             self.put(request.body if request.verb == "put" else merged(item, request.body))
             return connection.answer(200, self._objects[request.plural][key_of(item)])
-
-    def _review_access(self, request: ReceivedRequest, connection: "Connection") -> None:
-        attributes = request.body["spec"]["resourceAttributes"]
-        allowed = (attributes["verb"], attributes["resource"]) not in self.denied_rights
-        connection.answer(201, request.body | {"status": {"allowed": allowed}})
 
     def _delete(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:

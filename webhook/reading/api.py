@@ -14,13 +14,17 @@ REQUEST_TIMEOUT = 15.0  # seconds
 _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
+class Denied(BadInput):
+    """The user lacks the right for a request."""
+
+
 @contextmanager
 def answered() -> Iterator[None]:
-    """Raise BadInput instead of a ClusterError."""
+    """Raise Denied instead of a ClusterError for a missing right, and BadInput for any other failed request."""
     try:
         yield
     except ClusterError as error:
-        raise BadInput(describe_failure(error)) from None
+        raise (Denied if error.code == _FORBIDDEN else BadInput)(describe_failure(error)) from None
 
 
 def describe_failure(error: ClusterError) -> str:
@@ -47,31 +51,15 @@ def list_objects(
     return (msgspec.json.decode(item, type=JsonObject) for item in found)
 
 
-class Denied(Exception):
-    """The user lacks the right for a request. The message is the API server's."""
-
-
-@contextmanager
-def allowed() -> Iterator[None]:
-    """Raise Denied instead of a ClusterError for a missing right, and BadInput for any other failure."""
-    with answered():
-        try:
-            yield
-        except ClusterError as error:
-            if error.code == _FORBIDDEN:
-                raise Denied(str(error)) from None
-            raise
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """Reads objects as dicts. Each method raises Denied, or BadInput if the API server can't be reached."""
+    """Reads objects as dicts. Each method raises Denied, or BadInput for any other failed request."""
 
     cluster: ClusterClient
 
     def get(self, path: str) -> JsonObject | None:
         """Read one object; None if it or its kind doesn't exist."""
-        with allowed():
+        with answered():
             return self.cluster.get(path, REQUEST_TIMEOUT)
 
     def items(self, path: str, **query: str) -> list[JsonObject]:
@@ -80,5 +68,5 @@ class Reader:
 
     def raw_items(self, path: str, query: dict[str, str]) -> list[msgspec.Raw]:
         """List objects without decoding them; none if their kind doesn't exist."""
-        with allowed():
+        with answered():
             return list_raw(self.cluster, path, (_NOT_FOUND,), **query)

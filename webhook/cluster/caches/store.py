@@ -301,10 +301,6 @@ class Store:
         """List the unbound pods of known VMIs that the webhook pinned, one of each VMI."""
         return list(self.pins.unbound())
 
-    def stuck_pins(self) -> Collection[Pod]:
-        """List the unbound pods that the webhook pinned and for which the scheduler found no node."""
-        return [pod for pod in self.unbound_pins() if pod.pin and pod.pin.unschedulable_since]
-
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
         tables = self.pods, self.counting_pins(), self.reservations

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from certs import CONFIGURATIONS
-from webhook.commands.doctor import admission, installed_webhook, nodes, products, webhook_calls
+from webhook.commands.doctor import installed_webhook, nodes, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
 from webhook.commands.options import as_data, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
@@ -40,10 +40,8 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "certificates": installed_webhook.certificates,
     "accounts": webhook_calls.accounts,
     "calls": webhook_calls.calls,
-    "selection": admission.selection,
+    "selection": webhook_calls.selection,
     "undecided": webhook_calls.undecided,
-    "other-webhooks": admission.other_webhooks,
-    "rights": installed_webhook.rights,
     "nodes": nodes.nodes,
     "known-bugs": lambda inspection, _: products.known_bugs(inspection),
     "loopback-nfs": products.loopback_nfs,
@@ -125,7 +123,7 @@ def _check_before(inspection: Inspection) -> Iterator[Finding]:
 def _check_after(inspection: Inspection) -> Iterator[Finding]:
     try:
         configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
-        found = find_installation(inspection, configuration, inspection.settings) if configuration else None
+        found = find_installation(inspection, configuration, os.environ) if configuration else None
     except Denied as error:
         yield CONFIGURATION, _not_checked(error)
         return

@@ -6,9 +6,8 @@ from enum import StrEnum
 
 from webhook.cluster.caches.kinds import Kind
 from webhook.placement.objects.facts import Fact
-from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.settings import Settings
-from webhook.reading.api import REQUEST_TIMEOUT, Reader, allowed
+from webhook.reading.api import Reader
 
 
 class Level(StrEnum):
@@ -65,12 +64,3 @@ class Inspection(Reader):
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
         return kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None)
-
-    def allows(self, attributes: JsonObject, user: str, groups: list[str]) -> bool:
-        """Return whether a user may do something."""
-        spec = {"resourceAttributes": attributes, "user": user, "groups": groups}
-        body = {"kind": "SubjectAccessReview", "spec": spec}
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        with allowed():
-            answer = self.cluster.send("POST", path, body, REQUEST_TIMEOUT)
-        return mapping(answer, "status").get("allowed") is True

@@ -1,4 +1,4 @@
-"""The checks of the installed webhook: its replicas, certificates and rights."""
+"""The checks of the installed webhook: its replicas, caches and certificates."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,6 @@ from certs.health import status
 from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
@@ -21,13 +20,14 @@ EXPIRES_SOON = timedelta(days=7)
 
 
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
-    """Check that all replicas are ready and run the same image."""
+    """Check that all replicas are ready and that no rollout waits."""
     if not found.deployment:
         advice = "Repair the release: helm upgrade."
         yield failure(f"no Deployment matches the selector of Service {found.namespace}/{found.service}", advice)
         return
     wanted = mapping(found.deployment, "spec").get("replicas", 1)
-    active = [pod for pod in found.pods if _is_active(pod)]
+    finished = ("Succeeded", "Failed")
+    active = [pod for pod in found.pods if not is_terminating(pod) and text(pod, "status", "phase") not in finished]
     ready = [pod for pod in active if has_condition(pod, "Ready")]
     counted = f"{len(ready)} of {wanted} replicas are ready"
     advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
@@ -37,19 +37,14 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         yield warning(counted, advice)
     else:
         yield ok(counted)
-    images = sorted({text(serving_container(pod), "image") for pod in active})
-    if len(images) > 1 or (len(active) > wanted and len(ready) < len(active)):  # meanwhile, the old replicas stay ready
-        yield warning(f"a rollout has not ended: {len(active)} replicas of {listed(images)}", advice)
+    if len(active) > wanted:  # until a new replica is ready, the old ones stay
+        yield warning(f"a rollout has not ended: {len(active)} replicas", advice)
     version = text(found.deployment, "metadata", "labels", VERSION_LABEL)
     if version and version != __version__:
         yield warning(
             f"the installed version is {version}, but this command has version {__version__}",
             "Use the command of the installed version: checks and decisions may differ between versions.",
         )
-
-
-def _is_active(pod: JsonObject) -> bool:
-    return not is_terminating(pod) and text(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 
 def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
@@ -70,6 +65,8 @@ def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> 
     path = f"/api/v1/namespaces/{found.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
     try:
         return inspection.get(path) or {"problems": {"/readyz": "not found"}}
+    except Denied:
+        raise
     except BadInput as error:  # the API server can't reach the pod, or the replica answers 503
         return {"problems": {"/readyz": str(error)}}
 
@@ -108,39 +105,3 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
             yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)
     if not report.problem and not distrusting and ends:
         yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
-
-
-def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check the rights of the replicas' ServiceAccount."""
-    account = f"system:serviceaccount:{found.namespace}:{found.account}"
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{found.namespace}", "system:authenticated"]
-    missing = [
-        f"{attributes['verb']} {attributes['resource']}"
-        for attributes in needed_rights(inspection, found)
-        if not inspection.allows(attributes, account, groups)
-    ]
-    if missing:
-        advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
-        yield failure(f"{account} lacks rights: {listed(missing, len(missing))}", advice)
-    else:
-        yield ok(f"{account} has the rights that the webhook needs")
-
-
-def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
-    """Yield the resource attributes of each right that the replicas need with their settings."""
-    settings = found.settings
-    cached = (*kinds(settings.longhorn_namespace), VIRTUAL_MACHINES, *metadata_kinds(settings))
-    rules = [(kind.group, kind.plural, verb) for kind in cached for verb in ("list", "watch")]
-    rules += [("", "pods", "delete")] if settings.release and "--lease" in found.arguments else []
-    rules += [("", "events", "create"), ("", "events", "patch")]
-    for group, resource, verb in rules:
-        yield {"group": group, "resource": resource, "verb": verb}
-    own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]
-    for option, group, resource in own:
-        if target := found.arguments.get(option):
-            namespace, _, name = target.partition("/")
-            for verb in ("get", "update"):
-                yield {"group": group, "resource": resource, "verb": verb, "namespace": namespace, "name": name}
-    if "--webhook-configuration" in found.arguments:
-        kind = {"group": "admissionregistration.k8s.io", "resource": "mutatingwebhookconfigurations"}
-        yield from (kind | {"verb": verb, "name": inspection.configuration} for verb in ("get", "update"))

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from webhook.cluster.caches.kinds import NODES, PODS
-from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.kinds import NODES
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.doctor.inspection import Inspection, Result, listed, ok, warning
 from webhook.fleet.release import why_not_scheduled
-from webhook.placement.objects.fields import text
+from webhook.placement.objects.fields import mappings, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, vmi_name
 from webhook.placement.reasons import Reason
 from webhook.placement.wording import ADVICE
@@ -20,9 +19,12 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Check the nodes' taints, and the Pending pods of VMs."""
-    store = Store(fact for kind in (NODES, PODS) for fact in inspection.facts(kind))
-    found = [node for _, name in sorted(store.nodes) if (node := store.node(name))]
-    tainted = [node.name for node in found if any(taint.get("effect") == PREFER_NO_SCHEDULE for taint in node.taints)]
+    found = inspection.items(NODES.path)
+    tainted = [
+        text(node, "metadata", "name")
+        for node in found
+        if any(taint.get("effect") == PREFER_NO_SCHEDULE for taint in mappings(node, "spec", "taints"))
+    ]
     if tainted:
         yield warning(
             f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(found)} ({listed(tainted)})",
@@ -35,14 +37,6 @@ def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
             f"VM pods that no scheduler has evaluated: {len(not_scheduled)} ({listed(not_scheduled)})",
             ADVICE[Reason.NOT_SCHEDULED],
         )
-    waiting = sorted(f"{pod.namespace}/{pod.pin.vm}" for pod in store.stuck_pins() if pod.pin)
-    if waiting:
-        yield warning(
-            f"pinned VMs that cannot be scheduled: {len(waiting)} ({listed(waiting)})",
-            "Find the reason: kubevirt-scheduler explain vm NAME -n NAMESPACE",
-        )
-    elif not not_scheduled:
-        yield ok("all pinned VMs are scheduled")
 
 
 def _not_scheduled(inspection: Inspection) -> Iterator[str]:

@@ -7,8 +7,8 @@ from functools import cache
 
 from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, NODES, VMIS, VOLUMES
 from webhook.cluster.caches.store import Store
-from webhook.commands.doctor.admission import opted_in_vms
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
+from webhook.commands.doctor.webhook_calls import opted_in_vms
 from webhook.fleet.nfs import Servers, cached_claims
 from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import mapping, text, version_numbers

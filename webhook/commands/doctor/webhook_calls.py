@@ -1,15 +1,29 @@
-"""The checks of whether the API server calls the webhook for the pods that KubeVirt's controller creates."""
+"""The checks of whether the API server calls the webhook for the pods of the opted-in VMs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
-from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, PODS, VM_POD_SELECTOR, VMIS, metadata_kinds
+from webhook.cluster.caches.kinds import (
+    CLAIMS,
+    KUBEVIRT_API,
+    PODS,
+    VIRTUAL_MACHINES,
+    VM_POD_SELECTOR,
+    VMIS,
+    Kind,
+    metadata_kinds,
+)
 from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
-from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.fleet.webhook import VM_WEBHOOK
+from webhook.placement.objects.facts import VirtualMachine
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.selectors import labels_match
+from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import Installation
@@ -84,14 +98,54 @@ def _called(inspection: Inspection, decision: str, problem: str) -> Result:
     return failure(f"namespace {namespace}: {problem}", f"{_ADVICE}{inspection.configuration} -o yaml")
 
 
+def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
+    namespaces = {
+        text(item, "metadata", "name"): mapping(item, "metadata", "labels")
+        for item in inspection.items("/api/v1/namespaces")
+    }
+    webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
+    selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
+    opted_in = opted_in_vms(inspection, found)
+    unselected = [
+        vm for vm in opted_in if not any(labels_match(each, namespaces.get(vm.namespace, {})) for each in selectors)
+    ]
+    if unselected:
+        names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
+        yield failure(
+            f"the API server does not call the webhook for opted-in VMs: {len(names)} ({listed(names)})",
+            "Change webhook.namespaceSelector or webhook.excludedNamespaces to select the VMs' namespaces.",
+        )
+    else:
+        yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
+    longhorn = found.settings.longhorn_namespace
+    if longhorn not in namespaces:
+        yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
+
+
+@cache
+def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMachine]:
+    """List the VMs that an annotation, a namespace or a StorageClass opts in."""
+    settings = found.settings
+    store = _store(inspection, found, VIRTUAL_MACHINES)
+    vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
+    return [vm for vm in vms if opted_in_by(stored_applicant(vm), store, settings) is not OptedInBy.NOTHING]
+
+
+def _store(inspection: Inspection, found: Installation, *kinds: Kind) -> Store:
+    """Read the objects of these kinds, and what else decides whether a VM is opted in."""
+    by_namespace = found.settings.opt_in is OptIn.NAMESPACE
+    sources = (CLAIMS, *metadata_kinds(found.settings)) if by_namespace else ()
+    return Store(fact for kind in (*kinds, *sources) for fact in inspection.facts(kind))
+
+
 def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Name the opted-in VMs that started without a decision since the chart was installed."""
     settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
     pods_of_vms = replace(PODS, query=PODS.query | {"labelSelector": VM_POD_SELECTOR})
-    sources = (CLAIMS, *metadata_kinds(settings)) if settings.opt_in is OptIn.NAMESPACE else ()
-    store = Store(fact for kind in (pods_of_vms, VMIS, *sources) for fact in inspection.facts(kind))
+    store = _store(inspection, found, pods_of_vms, VMIS)
     pods = [
         pod for pod in store.pods.launchers.values() if pod.created >= installed and is_undecided(pod, store, settings)
     ]
