@@ -62,6 +62,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except (BadInput, SettingsError) as error:
             raise InvalidInput(printable(str(error))) from None
+        except RecursionError:
+            raise InvalidInput("an object of a file is nested too deeply") from None
         except KeyboardInterrupt:
             click.echo("Interrupted", err=True)
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None

@@ -115,6 +115,22 @@ def test_a_malformed_cluster_is_decided_and_explained_or_rejected(path: tuple[st
                 assert run_cli(command, "-f", pod, "--snapshot", cluster).exit_code in (0, 2)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 200_000,
+        "{a: " * 200_000,
+        "- " * 2_000,
+        f'{{"apiVersion": "v1", "kind": "ConfigMap", "data": {"[" * 900 + "]" * 900}}}',
+    ],
+    ids=["flow sequences", "flow mappings", "block sequences", "JSON"],
+)
+def test_a_deeply_nested_file_is_rejected_in_one_line(tmp_path: Path, content: str) -> None:
+    cluster = write_yaml(tmp_path, "cluster.yaml", *CLUSTER)
+    result = run_cli("inject", "-f", "-", "--snapshot", cluster, stdin=content.encode())
+    assert (result.exit_code, result.stderr) == (2, "Error: an object of a file is nested too deeply\n")
+
+
 # These tests start a real process: click's CliRunner hides broken pipes, closed streams and encodings.
 
 

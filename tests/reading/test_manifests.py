@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.reading.kubernetes_yaml import MAX_DEPTH, InvalidYaml, documents, to_yaml
+from webhook.reading.kubernetes_yaml import InvalidYaml, documents, to_yaml
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # a UTF-8 file can't contain a lone surrogate
 AMBIGUOUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"
@@ -114,23 +114,6 @@ def test_a_merge_key_adds_only_missing_keys() -> None:
 )
 def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, message: str, line: int | None) -> None:
     assert error_and_line(text) == (message, line)
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 200_000, "{a: " * 200_000, "- " * 2_000], ids=["flow sequences", "flow mappings", "block sequences"]
-)
-def test_nesting_over_the_limit_raises_an_error(text: str) -> None:
-    assert error_and_line(text) == (f"nesting exceeds {MAX_DEPTH} levels", 1)
-
-
-def test_nesting_at_the_limit_is_read() -> None:
-    assert to_yaml(read("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("-") == MAX_DEPTH - 1
-
-
-def test_aliases_count_toward_the_nesting_limit() -> None:
-    half = MAX_DEPTH // 2
-    text = f"a: &a {'[' * half}{']' * half}\nb: {'[' * half}*a{']' * half}"
-    assert error_and_line(text) == (f"nesting exceeds {MAX_DEPTH} levels", 2)
 
 
 def test_an_alias_bomb_raises_an_error() -> None:

@@ -105,63 +105,18 @@ def _files_of(path: Path) -> list[Path]:
 def read(path: Path) -> list[Document]:
     """Read the documents of one file, or of standard input for `-`; skip empty documents. Raises BadInput."""
     name = display_name(path)
+    if path == STANDARD_INPUT and sys.stdin is None:
+        raise BadInput(f"{name}: closed")
     try:
-        content = _read_bytes(path).decode("utf-8-sig")
+        content = (sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{name}: invalid UTF-8 at byte {error.start + 1}; save the file in UTF-8") from None
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else "invalid file name"
         raise BadInput(f"{name}: {problem}; specify a file, or - for standard input") from None
-    if path.suffix == ".json":
-        return _parse_json(name, content)
-    if content.lstrip()[:1] in ("{", "["):
-        with suppress(BadInput):  # YAML can start like JSON, and the YAML parser reports the line of an error
-            return _parse_json(name, content)
-    return _parse_yaml(name, content)
-
-
-def display_name(path: Path) -> str:
-    """Return the name of a file for messages."""
-    return "standard input" if path == STANDARD_INPUT else printable(str(path))
-
-
-def _read_bytes(path: Path) -> bytes:
-    if path != STANDARD_INPUT:
-        return path.read_bytes()
-    if sys.stdin is None:
-        raise OSError(0, "closed")
-    return sys.stdin.buffer.read()
-
-
-def _parse_json(name: str, content: str) -> list[Document]:
-    if not content.strip():
-        return []
-    try:
-        value = msgspec.json.decode(content)
-        too_deep = _is_too_deep(value)
-    except msgspec.DecodeError as error:
-        raise BadInput(f"{name}: document 1: invalid JSON: {error}") from None
-    except RecursionError:
-        too_deep = True
-    if too_deep:
-        raise BadInput(f"{name}: document 1: {kubernetes_yaml.TOO_DEEP}")
-    return [Document(name, 1, value)]
-
-
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(kubernetes_yaml.MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer if type(outer) is list else ())
-        ]
-    return bool(level)
-
-
-def _parse_yaml(name: str, content: str) -> list[Document]:
-    found: list[Document] = []
-    number = 0
+    with suppress(msgspec.DecodeError):  # the YAML parser is slow, and reports the line of an error
+        return [Document(name, 1, msgspec.json.decode(content))]
+    found, number = list[Document](), 0
     try:
         for number, value in enumerate(kubernetes_yaml.documents(content), 1):
             if value is not None:
@@ -170,3 +125,8 @@ def _parse_yaml(name: str, content: str) -> list[Document]:
         location = f"{name}:{error.line}" if error.line else f"{name}: document {number + 1}"
         raise BadInput(f"{location}: {error}") from None
     return found
+
+
+def display_name(path: Path) -> str:
+    """Return the name of a file for messages."""
+    return "standard input" if path == STANDARD_INPUT else printable(str(path))

@@ -1,7 +1,7 @@
 """Read and write YAML as Kubernetes does: a date and 12:30 are strings, `y` and `on` are booleans.
 
-The module builds values from libyaml's parser events. PyYAML's loaders read other scalars, crash on deep nesting (a
-segmentation fault in the C loader), and expand alias bombs without a limit.
+The module builds values from libyaml's parser events. PyYAML's loaders read other scalars, and crash on deep nesting (a
+segmentation fault in the C loader), where this one raises RecursionError.
 """
 
 import math
@@ -11,9 +11,7 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
 MAX_ALIAS_VALUES = 1_000_000  # values that the aliases of a document may expand to; that takes half a second
-TOO_DEEP = f"nesting exceeds {MAX_DEPTH} levels"
 _STRING = "tag:yaml.org,2002:str"
 
 # Source: sigs.k8s.io/yaml/goyaml.v2/resolve.go, which is YAML 1.1 without dates and base 60.
@@ -39,7 +37,7 @@ def documents(text: str) -> Iterator[Any]:
     events = _events(yaml.CSafeLoader(text))
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
-            yield _Document(events).value(next(events), 1)
+            yield _Document(events).value(next(events))
 
 
 def _events(parser: yaml.CSafeLoader) -> Iterator[Any]:
@@ -59,22 +57,20 @@ class _Document:
         self._anchors: dict[str, Any] = {}
         self._alias_values = 0
 
-    def value(self, event: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise _error_at(event, TOO_DEEP)
+    def value(self, event: Any) -> Any:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise _error_at(event, "undefined alias")
-            return self._copy(self._anchors[str(event.anchor)], event, depth)
+            return self._copy(self._anchors[str(event.anchor)], event)
         scalar = isinstance(event, yaml.ScalarEvent)
         if event.tag and not (scalar and event.tag in ("!", _STRING)):
             raise _error_at(event, "unsupported YAML tag")
         if scalar:
             value = _resolved(event.value) if event.implicit[0] and event.tag is None else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
+            value = [self.value(item) for item in self._until(yaml.SequenceEndEvent)]
         else:
-            value = self._mapping(depth + 1)
+            value = self._mapping()
         if event.anchor:
             self._anchors[event.anchor] = value
         return value
@@ -85,11 +81,11 @@ class _Document:
                 return
             yield event
 
-    def _mapping(self, depth: int) -> dict[str, Any]:
+    def _mapping(self) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for event in self._until(yaml.MappingEndEvent):
-            key, value = self.value(event, depth), self.value(next(self._events), depth)
+            key, value = self.value(event), self.value(next(self._events))
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 for source in value if isinstance(value, list) else [value]:
                     if not isinstance(source, dict):
@@ -103,15 +99,13 @@ class _Document:
                 pairs[key] = value
         return merged | pairs if merged else pairs
 
-    def _copy(self, value: Any, event: Any, depth: int) -> Any:
+    def _copy(self, value: Any, event: Any) -> Any:
         self._alias_values += 1
-        if depth > MAX_DEPTH:
-            raise _error_at(event, TOO_DEEP)
         if self._alias_values > MAX_ALIAS_VALUES:
             raise _error_at(event, f"aliases expand to over {MAX_ALIAS_VALUES:,} values")
         if isinstance(value, dict):
-            return {key: self._copy(item, event, depth + 1) for key, item in value.items()}
-        return [self._copy(item, event, depth + 1) for item in value] if isinstance(value, list) else value
+            return {key: self._copy(item, event) for key, item in value.items()}
+        return [self._copy(item, event) for item in value] if isinstance(value, list) else value
 
 
 def _error_at(event: Any, problem: str) -> InvalidYaml:
