@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.commands.suggestions import complete_contexts, complete_namespaces
 from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
 
@@ -41,7 +40,6 @@ namespace_option = click.option(
     "-n",
     "--namespace",
     metavar="NAME",
-    shell_complete=complete_namespaces,
     help="The namespace. Default: that of the kubeconfig context.",
 )
 
@@ -75,7 +73,6 @@ live_options = together(
     click.option(
         "--context",
         metavar="NAME",
-        shell_complete=complete_contexts,
         help="The kubeconfig context. Default: the current context.",
     ),
 )

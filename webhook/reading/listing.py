@@ -6,29 +6,18 @@ from datetime import UTC, datetime
 import msgspec
 
 from webhook.cluster.caches.kinds import (
-    NAMESPACES,
     PODS,
     TOOL_KINDS,
     VIRTUAL_MACHINES,
-    VMIS,
     Kind,
     kinds,
     metadata_kinds,
 )
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind_fields import METADATA_LIST
 from webhook.cluster.machines import Inventory
-from webhook.placement.objects.fields import text
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered, list_objects
-
-NAMED_KINDS = {
-    "vm": VIRTUAL_MACHINES,
-    "vmi": VMIS,
-    "pod": PODS,
-    "namespace": NAMESPACES,
-}  # by their names on the command line
 
 
 def read_inventory(
@@ -75,12 +64,3 @@ def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> No
             inventory.store.put(fact)
             if kind is not PODS or is_virt_launcher(item):
                 inventory.keep(kind.name, item)
-
-
-def list_names(cluster: ClusterClient, kind: str, namespace: str) -> list[str]:
-    """List the names of the objects of a namespace, empty for all namespaces. Empty if the request fails."""
-    path = NAMED_KINDS[kind].path_in(namespace)
-    try:
-        return sorted({text(each, "metadata", "name") for each in list_objects(cluster, path, accept=METADATA_LIST)})
-    except ClusterError:
-        return []

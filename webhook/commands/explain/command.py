@@ -20,7 +20,6 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
-from webhook.commands.suggestions import complete_subjects
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import printable, text
@@ -32,7 +31,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
 @click.command(short_help="explain where a VM runs and why")
-@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete_subjects)
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
 @namespace_option
 @optional_file_option
 @snapshot_option

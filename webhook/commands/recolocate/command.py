@@ -21,7 +21,7 @@ from webhook.commands.options import (
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector
 from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import Reporter, migrate
-from webhook.commands.suggestions import complete_vms, not_found
+from webhook.commands.subjects import not_found
 from webhook.fleet.move import Move, Proposal
 from webhook.fleet.run import Limits
 from webhook.fleet.traffic import Rates
@@ -45,7 +45,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_vms)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @all_namespaces_option("Select the VMs of all namespaces.")
 @namespace_option
 @selector_option
@@ -152,9 +152,8 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     with answered():
         unfinished = frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
     statuses = list(assess_all(inventory, scope, settings))
-    known = {each.machine.name for each in statuses}
-    if is_first and (missing := min(set(names) - known, default="")):
-        raise BadInput(not_found("vm", missing, scope.namespace, known))
+    if is_first and (missing := min(set(names) - {each.machine.name for each in statuses}, default="")):
+        raise BadInput(not_found("vm", missing, scope.namespace))
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
     return propose(statuses, names, inventory, inventory.surroundings(settings, unfinished, supported, rates))
