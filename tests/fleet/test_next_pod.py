@@ -142,22 +142,20 @@ def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
     found = next_of(pod)
     assert found["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"}
     assert set(found["metadata"]["annotations"]) == {OPT_IN, "kubevirt.io/domain"}
-    assert "affinity" not in found["spec"]
 
 
-def test_the_anti_affinity_of_the_user_outlives_a_migration() -> None:
-    own, user = pod_term({"kubevirt.io/created-by": "uid-of-vm1"}), pod_term({"app": "db"})
-    anti_affinity = {REQUIRED: [user, own], PREFERRED: [{"weight": 1, "podAffinityTerm": user}]}
-    affinity = node_terms({"matchExpressions": []}) | {"podAntiAffinity": anti_affinity}
-    assert next_of(migrated(affinity=affinity))["spec"]["affinity"] == {
-        **node_terms({"matchExpressions": []}),
-        "podAntiAffinity": {REQUIRED: [user], PREFERRED: [{"weight": 1, "podAffinityTerm": user}]},
-    }
+def test_the_affinity_of_a_migration_is_removed_and_that_of_the_user_stays() -> None:
+    avoided = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-a"]}  # of a decentralized migration
+    target = migrated(affinity=node_terms({"matchExpressions": [avoided]}))
+    assert next_of(target, None, vmi())["spec"]["affinity"] == {}
+    own = node_terms({"matchExpressions": [avoided]}) | pod_anti_affinity(pod_term({"app": "db"}))
+    assert next_of(target, None, vmi(affinity=own))["spec"]["affinity"] == own
 
 
 SELECTORS_OF_A_TARGET = {
     "kubevirt.io/schedulable": "true",
     "kubernetes.io/arch": "amd64",
+    "hyperv.node.kubevirt.io/vpindex": "true",
     "cpu-model-migration.node.kubevirt.io/Skylake": "true",
     "cpu-feature.node.kubevirt.io/vmx": "true",
     "cpu-feature.node.kubevirt.io/svm": "true",
@@ -165,30 +163,21 @@ SELECTORS_OF_A_TARGET = {
     HOSTNAME: "node-a",
     "disk": "ssd",
 }
-OWN_SELECTORS = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64"}
+OWN_SELECTORS = {"kubevirt.io/schedulable": "true", "hyperv.node.kubevirt.io/vpindex": "true"}
 VMX, VENDOR = {"cpu-feature.node.kubevirt.io/vmx": "true"}, {"cpu-vendor.node.kubevirt.io/Intel": "true"}
-
-
-def with_features(*features: Object, model: str = "host-model") -> Object:
-    return vmi(domain={"cpu": {"model": model, "features": list(features)}})
-
-
-def with_evmcs(**fields: bool) -> Object:
-    return vmi(domain={"features": {"hyperv": {"evmcs": fields}}})
-
-
 OF_THE_USER: Object = {"disk": "ssd", HOSTNAME: "node-a"}
+FEATURES: Object = {"cpu": {"features": [{"name": "vmx"}, {"name": "svm", "policy": "optional"}]}}
+EVMCS: Object = {"features": {"hyperv": {"evmcs": {}}}}
 # The VMI, and what its next pod selects besides OWN_SELECTORS.
-KEPT_SELECTORS: dict[str, tuple[Object | None, Object]] = {
-    "without the VMI": (None, {"disk": "ssd"}),
-    "with the VMI": (vmi(), {}),
+KEPT_SELECTORS: dict[str, tuple[Object, Object]] = {
+    "nothing": (vmi(), {}),
+    "the architecture": (vmi(architecture="amd64"), {"kubernetes.io/arch": "amd64"}),
     "a selector of the VMI": (vmi(nodeSelector=OF_THE_USER), OF_THE_USER),
     "a CPU selector of the VMI": (vmi(nodeSelector=VMX), VMX),
-    "a CPU feature": (with_features({"name": "vmx"}, {"name": "svm", "policy": "optional"}), VMX),
-    "a required CPU feature": (with_features({"name": "vmx", "policy": "require"}), VMX),
-    "a CPU feature without a model": (with_features({"name": "vmx"}, model=""), {}),
-    "a feature of Intel CPUs": (with_evmcs(), VENDOR),
-    "no feature of Intel CPUs": (with_evmcs(enabled=False), {}),
+    "a CPU feature": (vmi(domain=FEATURES), VMX),
+    "a required CPU feature": (vmi(domain={"cpu": {"features": [{"name": "vmx", "policy": "require"}]}}), VMX),
+    "a feature of Intel CPUs": (vmi(domain=EVMCS), VENDOR),
+    "no feature of Intel CPUs": (vmi(domain={"features": {"hyperv": {"evmcs": {"enabled": False}}}}), {}),
 }
 
 
@@ -271,6 +260,7 @@ def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
     assert pod["spec"]["affinity"] == stopped["spec"]["template"]["spec"]["affinity"]
 
 
+SCHEDULABLE = {"kubevirt.io/schedulable": "true"}
 MACHINE = "machine-type.node.kubevirt.io/"
 
 
@@ -279,37 +269,24 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
     running["status"]["machine"] = {"type": "pc-q35-rhel9.6.0"}
     for machine_of_pod in ("q35", "pc-q35-rhel9.6.0"):
         migrated = vm_pod(labels=MIGRATION, nodeSelector={f"{MACHINE}{machine_of_pod}": "true"})
-        for owner in (vm(), None):
-            found = next_pod(migrated, owner, running, SETTINGS)
-            assert found["spec"]["nodeSelector"] == {f"{MACHINE}q35": "true"}
-            target = target_pod(found, migrated, running, "a", {})["spec"]["nodeSelector"]
-            assert target == {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
-    newer = vm(domain={"machine": {"type": "pc"}})
-    assert next_pod(migrated, newer, running, SETTINGS)["spec"]["nodeSelector"] == {f"{MACHINE}pc": "true"}
+        found = next_pod(migrated, vm(), running, SETTINGS)
+        assert found["spec"]["nodeSelector"] == SCHEDULABLE | {f"{MACHINE}q35": "true"}
+        target = target_pod(found, migrated, running, "a", {})["spec"]["nodeSelector"]
+        assert target == SCHEDULABLE | {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
 
 
 def test_the_node_selectors_of_kubevirts_configuration_are_kept_after_a_migration_and_rendered() -> None:
     everywhere = {"pool": "vms"}
     migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
-    assert next_pod(migrated, vm(), vmi(), SETTINGS, Rendering(everywhere))["spec"]["nodeSelector"] == everywhere
+    found = next_pod(migrated, vm(), vmi(), SETTINGS, Rendering(everywhere))
+    assert found["spec"]["nodeSelector"] == SCHEDULABLE | everywhere
     rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
     assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
     kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
         "developerConfiguration": {"nodeSelectors": everywhere}}}}  # fmt: skip
-    found = inventory(vm(), kubevirt).machines(SETTINGS)[0].template
-    assert found
-    assert found["spec"]["nodeSelector"]["pool"] == "vms"
-
-
-@pytest.mark.parametrize("own", [[], [{"key": "disk", "operator": "In", "values": ["ssd"]}]])
-def test_a_decentralized_migration_leaves_no_trace_in_the_next_pod(own: list[Object]) -> None:
-    avoided = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-a"]}
-    migrated = vm_pod(labels=MIGRATION, affinity=node_terms({"matchExpressions": [*own, avoided]}))
-    expected = node_terms({"matchExpressions": own})["nodeAffinity"] if own else {}
-    assert next_pod(migrated, vm(), vmi(), SETTINGS)["spec"]["affinity"] == {"nodeAffinity": expected}
-    asked = vmi(affinity=node_terms({"matchExpressions": [avoided]}))
-    kept = next_pod(migrated, vm(), asked, SETTINGS)["spec"]["affinity"]["nodeAffinity"][REQUIRED]
-    assert kept == {"nodeSelectorTerms": [{"matchExpressions": [*own, avoided]}]}
+    template = inventory(vm(), kubevirt).machines(SETTINGS)[0].template
+    assert template
+    assert template["spec"]["nodeSelector"]["pool"] == "vms"
 
 
 def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:

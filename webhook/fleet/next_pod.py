@@ -5,15 +5,16 @@ gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import (
     MACHINE_TYPE,
     MIGRATION_SELECTORS,
     Rendering,
-    lasting_selectors,
+    node_selector,
     rendered_spec,
-    target_selectors,
+    target_selector,
 )
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
@@ -37,8 +38,6 @@ from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
-# Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
-_SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
 _OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
 _ANY = Rendering()
 
@@ -72,10 +71,8 @@ def next_pod(
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
-    if is_migration_target(pod):
-        spec = _spec_before_migration(created, vmi, rendering.node_selectors)
-        machine = machine_type(mapping(vm, "spec", "template", "spec")) or machine_type(mapping(vmi, "spec"))
-        spec = spec | {"nodeSelector": with_machine_type(spec["nodeSelector"], machine)}
+    if is_migration_target(pod) and vmi is not None:
+        spec = _unmigrated(spec, mapping(vmi, "spec"), rendering)
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
@@ -92,22 +89,6 @@ def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> Jso
     return rendered | {"metadata": metadata | {"name": text(pod, "metadata", "name"), "labels": labels}}
 
 
-def machine_type(vmi_spec: JsonObject) -> str:
-    """Return the machine type of a VMI's spec, empty if it names none."""
-    return text(vmi_spec, "domain", "machine", "type")
-
-
-def with_machine_type(selector: Mapping[str, str], machine: str) -> JsonObject:
-    """Return a pod's node selector for another machine type, if KubeVirt selects nodes by their machine types.
-
-    A target pod selects the machine type of the VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec.
-    """
-    if not machine or not any(key.startswith(MACHINE_TYPE) for key in selector):
-        return dict(selector)
-    kept = {key: value for key, value in selector.items() if not key.startswith(MACHINE_TYPE)}
-    return kept | {f"{MACHINE_TYPE}{machine}": "true"}
-
-
 def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
     """Replace the webhook's annotations by those that the VM's template has by now."""
     own = {*settings.opt_in_annotations, MODE_ANNOTATION, DECIDING_CLAIM_ANNOTATION}
@@ -118,67 +99,20 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     return kept | {key: value for key, value in template.items() if key in own}
 
 
-def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None, node_selectors: Mapping[str, str]) -> JsonObject:
-    spec = _without_avoided_source(mapping(pod, "spec"), vmi)
-    affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
-    if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), _source_anti_affinity(pod)):
-        affinity["podAntiAffinity"] = anti_affinity
-    selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi, node_selectors)
-    rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
-    return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
+def _unmigrated(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+    """Take affinity and node selector from the VMI, because a live migration has added its own to the target pod.
 
-
-def _source_anti_affinity(pod: JsonObject) -> JsonObject:
-    """Return the term that keeps the target of a VMI's pod off the node of its source.
-
-    KubeVirt's source: `createMigrationPodAntiAffinityRule` in the same file as `createTargetPod`.
+    Selectors of KubeVirt that only its configuration explains stay, for example for Hyper-V.
     """
-    return {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid(pod)}}, "topologyKey": HOSTNAME}
-
-
-def _without_avoided_source(spec: JsonObject, vmi: JsonObject | None) -> JsonObject:
-    """Remove the requirement by which a decentralized migration keeps its target off the source node.
-
-    KubeVirt's source: `createDecentralizedMigrationPodAntiAffinity` in the same file as `createTargetPod`.
-    """
-    node_affinity = mapping(spec, "affinity", "nodeAffinity")
-    terms = mappings(node_affinity, REQUIRED, "nodeSelectorTerms")
-    own = mappings(vmi, "spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")[:1]
-    asked = [each for term in own for each in mappings(term, "matchExpressions")]
-    expressions = mappings(terms[0], "matchExpressions") if terms else []
-    kept = [each for each in expressions if each in asked or not _avoids_one_host(each)]
-    if kept == expressions:
-        return spec
-    first = {key: value for key, value in terms[0].items() if key != "matchExpressions"}
-    first |= {"matchExpressions": kept} if kept else {}
-    left = [*([first] if first else []), *terms[1:]]
-    changed = {key: value for key, value in node_affinity.items() if key != REQUIRED}
-    changed |= {REQUIRED: {"nodeSelectorTerms": left}} if left else {}
-    return spec | {"affinity": mapping(spec, "affinity") | {"nodeAffinity": changed}}
-
-
-def _avoids_one_host(requirement: JsonObject) -> bool:
-    values = requirement.get("values")
-    is_one = isinstance(values, list) and len(values) == 1
-    return is_one and (requirement.get("key"), requirement.get("operator")) == (HOSTNAME, "NotIn")
-
-
-def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
-    kept = [term for term in mappings(anti_affinity, REQUIRED) if term != removed]
-    rest = {key: value for key, value in anti_affinity.items() if key != REQUIRED}
-    return rest | ({REQUIRED: kept} if kept else {})
-
-
-def _selector_before_migration(
-    selector: Mapping[str, str], vmi: JsonObject | None, node_selectors: Mapping[str, str]
-) -> JsonObject:
-    """Keep what KubeVirt adds to every pod and what the VMI asks for. The migration may have added any other key."""
-    unmigrated = {key: value for key, value in selector.items() if not key.startswith(MIGRATION_SELECTORS)}
-    if vmi is None:
-        return {key: value for key, value in unmigrated.items() if key != HOSTNAME}
-    own = mapping(vmi, "spec", "nodeSelector").keys() | node_selectors.keys() | lasting_selectors(vmi)
-    of_kubevirt = {key for key in unmigrated if "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT}
-    return {key: value for key, value in selector.items() if key in own | of_kubevirt}
+    selector = mapping(spec, "nodeSelector")
+    of_kubevirt = {
+        key: value
+        for key, value in selector.items()
+        if "kubevirt.io/" in key and not key.startswith(MIGRATION_SELECTORS)
+    }
+    has_machine_type = any(key.startswith(MACHINE_TYPE) for key in selector)
+    own = node_selector(vmi_spec, replace(rendering, machine_types=has_machine_type))
+    return spec | {"affinity": mapping(vmi_spec, "affinity"), "nodeSelector": of_kubevirt | own}
 
 
 def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Rendering = _ANY) -> JsonObject:
@@ -214,12 +148,13 @@ def target_pod(
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
     # KubeVirt lets the selector of the VM win.
     selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector")
-    selector = with_machine_type(selector, text(vmi, "status", "machine", "type") or machine_type(mapping(vmi, "spec")))
-    selector |= target_selectors(current, vmi, selector, source_labels)
+    selector = target_selector(selector, current, vmi, source_labels)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
     anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
-    terms = [*mappings(anti_affinity, REQUIRED), _source_anti_affinity(template)]
+    # `createMigrationPodAntiAffinityRule`: the target never runs on the node of its source.
+    own = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid(template)}}, "topologyKey": HOSTNAME}
+    terms = [*mappings(anti_affinity, REQUIRED), own]
     affinity = mapping(spec, "affinity") | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
     return template | {
         "metadata": kept | {"labels": labels},

@@ -22,8 +22,8 @@ MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _VENDOR = "cpu-vendor.node.kubevirt.io/"
 CPU_FEATURE = "cpu-feature.node.kubevirt.io/"
 _MODEL = "cpu-model-migration.node.kubevirt.io/"
-# KubeVirt adds selectors with these prefixes to a migration target, so that it runs on a CPU like the source's.
-MIGRATION_SELECTORS = (_VENDOR, CPU_FEATURE, _MODEL)
+# KubeVirt adds selectors with these prefixes to a migration target, so that it runs on a machine like the source's.
+MIGRATION_SELECTORS = (_VENDOR, CPU_FEATURE, _MODEL, MACHINE_TYPE)
 # The labels of a source node, and the selectors of a `host-model` VM that KubeVirt derives from them.
 _FROM_SOURCE = {
     "host-model-cpu.node.kubevirt.io/": _MODEL,
@@ -63,13 +63,20 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: 
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
     compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"), rendering)}}
     copied = {key: vmi_spec[key] for key in _COPIED if vmi_spec.get(key)}
-    return copied | {"nodeSelector": _selector(vmi_spec, rendering), "volumes": volumes, "containers": [compute]}
+    return copied | {"nodeSelector": node_selector(vmi_spec, rendering), "volumes": volumes, "containers": [compute]}
 
 
-def _selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+    """Return the node selector of a VMI's pod."""
     domain, architecture = mapping(vmi_spec, "domain"), text(vmi_spec, "architecture").lower()
     model, machine = text(domain, "cpu", "model"), text(domain, "machine", "type")
-    enabled = [f"{CPU_FEATURE}{name}" for name in required_features(domain)]
+    # A VMI always has a CPU model, host-model by default. Without one, KubeVirt would ignore the features.
+    features = mappings(domain, "cpu", "features")
+    required = (text(each, "name") for each in features if text(each, "policy") in ("", "require"))
+    enabled = [f"{CPU_FEATURE}{name}" for name in required]
+    evmcs = mapping(domain, "features", "hyperv").get("evmcs")  # a feature of Hyper-V that only Intel's CPUs have
+    if isinstance(evmcs, dict) and evmcs.get("enabled") is not False:
+        enabled.append(f"{_VENDOR}Intel")
     if mapping(domain, "cpu").get("dedicatedCpuPlacement") is True:
         enabled.append("cpumanager")
     if model not in ("", "host-model", "host-passthrough"):
@@ -131,33 +138,23 @@ def _count(item: JsonObject, key: str, default: int = 1) -> int:
     return value if type(value) is int and value > 0 else default
 
 
-def lasting_selectors(vmi: JsonObject) -> frozenset[str]:
-    """Return the migration selectors that every pod of a VMI has, because the VMI's spec asks for them."""
-    domain = mapping(vmi, "spec", "domain")
-    # Without a CPU model, KubeVirt ignores the features.
-    keys = {CPU_FEATURE + name for name in required_features(domain)} if text(domain, "cpu", "model") else set[str]()
-    evmcs = mapping(domain, "features", "hyperv").get("evmcs")  # a feature of Hyper-V that only Intel's CPUs have
-    if isinstance(evmcs, dict) and evmcs.get("enabled") is not False:
-        keys.add(f"{_VENDOR}Intel")
-    return frozenset(keys)
-
-
-def required_features(domain: JsonObject) -> list[str]:
-    """Return the CPU features that a VM requires. A new VMI always has a CPU model: the default is host-model."""
-    features = mappings(domain, "cpu", "features")
-    return [text(each, "name") for each in features if text(each, "policy") in ("", "require")]
-
-
-def target_selectors(
-    current: JsonObject, vmi: JsonObject, selector: JsonObject, source_labels: Mapping[str, str]
+def target_selector(
+    selector: JsonObject, current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]
 ) -> JsonObject:
-    """Return what KubeVirt adds to the node selector of a migration target.
+    """Return the node selector of a migration target.
 
-    `current` is the pod that runs the VM, `selector` the target's node selector so far, and `source_labels` the labels
-    of the source node.
+    `selector` is that of a restart, and `current` the pod that runs the VM. A target selects the machine type of the
+    VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec. `source_labels` are those of the source node.
     """
-    added = _of_host_model(current, vmi, source_labels)
-    return added | _of_vendor(selector | added, source_labels)
+    machine = text(vmi, "status", "machine", "type")
+    if machine and any(key.startswith(MACHINE_TYPE) for key in selector):
+        selector = {key: value for key, value in selector.items() if not key.startswith(MACHINE_TYPE)}
+        selector[f"{MACHINE_TYPE}{machine}"] = "true"
+    selector = selector | _of_host_model(current, vmi, source_labels)
+    if any(key.startswith(_VENDOR) for key in selector):
+        return selector
+    # Since version 1.8, KubeVirt keeps the VM on CPUs of one vendor.
+    return selector | dict([(key, "true") for key in source_labels if key.startswith(_VENDOR)][:1])
 
 
 def _of_host_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
@@ -172,10 +169,3 @@ def _of_host_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[
         for prefix, selected in _FROM_SOURCE.items()
         if key.startswith(prefix)
     }
-
-
-def _of_vendor(selector: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
-    """Keep the VM on CPUs of one vendor. KubeVirt does this since version 1.8."""
-    if any(key.startswith(_VENDOR) for key in selector):
-        return {}
-    return dict([(key, "true") for key in source_labels if key.startswith(_VENDOR)][:1])
