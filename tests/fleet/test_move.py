@@ -9,7 +9,6 @@ from tests.support.builders import (
     OPT_IN,
     Object,
     hotplug_pod,
-    labeled_namespace,
     node,
     pod_anti_affinity,
     pod_term,
@@ -19,9 +18,8 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import migratable
 from webhook.cluster.machines import Inventory
-from webhook.fleet.move import NO_EVICTION, Move, Refusal, can_restart, gain, plan_move
+from webhook.fleet.move import NO_EVICTION, Move, Refusal, Surroundings, can_restart, gain, plan_move
 from webhook.fleet.states import Status, assess
-from webhook.placement.settings import OptIn
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 NODES = [node("node-a"), node("node-b")]
@@ -31,7 +29,7 @@ SERVED = storage()  # disk1 is served by node-a
 def result(*manifests: Object, unfinished: bool = False, **overrides: Any) -> Move | Refusal:
     """Plan the only VM of a cluster."""
     found = inventory(*manifests)
-    around = found.surroundings(settings(**overrides), {("default", "vm1")} if unfinished else ())
+    around = Surroundings(settings(**overrides), {("default", "vm1")} if unfinished else ())
     return plan_move(status_of(found, **overrides), around, found.store)
 
 
@@ -46,7 +44,7 @@ def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() ->
     repels_web = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
     own = vm_pod(node="node-b", affinity=pod_anti_affinity(pod_term(None, labelSelector=repels_web)))
     found = result(*SERVED, *nodes, vm(), migratable(), own, vm_pod("other", claims=[]))
-    assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ("disk1",), ready=True)
+    assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ready=True)
 
 
 def terminating(item: Object) -> Object:
@@ -60,7 +58,7 @@ NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksN
 ROWS: list[tuple[str, list[Object], str, str]] = [
     ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
     ("opted out", [*SERVED, *NODES, vm(annotations={OPT_IN: "false"}), vm_pod(node="node-b"), migratable()],
-     "OptedOut", f'the annotation {OPT_IN} is "false"'),
+     "OptedOut", "an annotation of the VM or the label of its namespace opts it out"),
     ("without a VMI", APART, "NotRunning", "the VM has no VMI"),
     ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "the VMI is Scheduled"),
     ("being deleted", [*APART, terminating(migratable())], "NotRunning", "the VMI is being deleted"),
@@ -70,8 +68,8 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      "NotLiveMigratable", "DisksNotLiveMigratable"),
     ("not known to be live-migratable", [*APART, migratable(conditions=[])],
      "NotLiveMigratable", "the VMI has no condition LiveMigratable"),
-    ("a hostname of its own", [*APART, migratable(spec={"nodeSelector": {HOSTNAME: "node-b"}})],
-     "HostnameSelector", "the VM's nodeSelector names node-b"),
+    ("a hostname of its own", [*APART[:-1], vm_pod(node="node-b", nodeSelector={HOSTNAME: "node-b"}), migratable()],
+     "NodeMismatch", f"node-a does not match the pod's nodeSelector {HOSTNAME}=node-b"),
     ("the VMI prefers no eviction", [*APART, migratable(annotations={NO_EVICTION: ""})],
      "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
     ("the pod prefers no eviction",
@@ -93,8 +91,9 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
       migratable()],
      "Migrating", "another live migration of the VM is unfinished"),
-    ("a target without the label", [*SERVED, node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
-     "NoHostnameLabel", f"node-a has no label {HOSTNAME}"),
+    ("a target without the label",
+     [*SERVED, node("node-a", labels={HOSTNAME: None}), node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
+     "NodeMismatch", f"node-a does not match the pod's nodeSelector {HOSTNAME}=node-a"),
     ("a target that is cordoned",
      [*SERVED, node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
      "NodeCordoned", "node-a is cordoned"),
@@ -132,7 +131,7 @@ def test_a_pod_that_the_caches_know_only_in_part_is_not_moved() -> None:
     found, chosen = inventory(*APART, migratable()), settings()
     (machine,) = without_manifests(found.machines(chosen))
     machine = replace(machine, vmi=found.vmis["default", "vm1"])
-    refusal = plan_move(assess(machine, found.store, chosen), found.surroundings(chosen), found.store)
+    refusal = plan_move(assess(machine, found.store, chosen), Surroundings(chosen), found.store)
     assert isinstance(refusal, Refusal)
     assert refusal.detail == "the VM's pod is unknown"
 
@@ -179,24 +178,6 @@ def test_the_target_node_must_reach_the_hotplugged_disks() -> None:
     refusal = result(*own, claim, volume, *rest, hotplug_pod(launcher, claims=["disk2"]))
     assert isinstance(refusal, Refusal)
     assert refusal.word == "VolumeMismatch"
-
-
-@pytest.mark.parametrize(
-    ("label", "opt_in", "annotation", "moves"),
-    [
-        ("false", "namespace", False, False),
-        ("false", "namespace", True, True),
-        ("false", "annotation", False, True),
-        ("true", "namespace", False, True),
-        (None, "namespace", False, True),
-    ],
-)
-def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotation: bool, moves: bool) -> None:
-    pod = vm_pod(node="node-b", opt_in="true" if annotation else None)
-    manifests = [*SERVED, *NODES, vm(opt_in=annotation), pod, migratable(), labeled_namespace(opt_in=label)]
-    found = result(*manifests, opt_in=OptIn(opt_in))
-    assert isinstance(found, Move) is moves
-    assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

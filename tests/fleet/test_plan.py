@@ -23,7 +23,7 @@ from tests.support.builders import (
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.cluster.machines import Inventory
-from webhook.fleet.move import Move, Proposal, make_plan
+from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.states import State, assess
 from webhook.placement.settings import Settings
 
@@ -49,7 +49,7 @@ def plan(*manifests: Object, **overrides: Any) -> dict[str, Proposal]:
 def plan_of(found: Inventory, chosen: Settings) -> list[Proposal]:
     statuses = [assess(each, found.store, chosen) for each in found.machines(chosen)]
     apart = [each for each in statuses if each.state is State.APART]
-    return make_plan(apart, found.store, found.surroundings(chosen))
+    return make_plan(apart, found.store, Surroundings(chosen))
 
 
 def apart_vm(name: str, size: int, vmi: Object | None = None, **rest: Any) -> list[Object]:

@@ -28,7 +28,7 @@ QUOTA = "a ResourceQuota of the namespace rejects the target pod"
 
 
 def relocation(name: str = "vm1", source: str = "a", target: str = "b", classes: frozenset[str] = FAST) -> Relocation:
-    return Relocation(Move("shop", name, source, target, target, ("disk",)), classes)
+    return Relocation(Move("shop", name, source, target, target), classes)
 
 
 def run_of(*relocations: Relocation, proven: frozenset[str] = FAST) -> Run:

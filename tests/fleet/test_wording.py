@@ -20,7 +20,7 @@ from tests.support.builders import (
 from tests.support.fleet import NOW, apart, inventory, vm, vm_pod, vmi
 from tests.support.migrations import migratable
 from webhook.cluster.machines import facts_of, machines
-from webhook.fleet.move import plan_move
+from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.states import State, assess
 from webhook.fleet.wording import advice, commands, next_step
 from webhook.placement.settings import Action, Settings
@@ -171,7 +171,7 @@ def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], st
     found = inventory(*row[1])
     (machine,) = (each for each in machines(facts_of(found.store)) if each.name == "vm1")
     status = assess(machine, found.store, Settings())
-    words = advice(status, plan_move(status, found.surroundings(Settings()), found.store))
+    words = advice(status, plan_move(status, Surroundings(Settings()), found.store))
     assert words.endswith(".")
     assert status.state is not State.APART or NO_ACTION not in words
 

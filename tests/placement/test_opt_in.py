@@ -71,7 +71,9 @@ def test_the_first_that_is_set_decides_on_a_new_a_stored_and_a_stopped_vm(
     (cached,) = without_manifests(found.machines(chosen))
     (complete,) = found.machines(chosen)
     for machine in (cached, complete):
-        assert assess(machine, found.store, chosen).opted_in_by is by
+        assessed = assess(machine, found.store, chosen)
+        assert assessed.opted_in_by is by
+        assert assessed.opted_out is (by is OptedInBy.NOTHING and OUT in (annotation, label))
 
 
 def test_by_default_only_the_annotation_opts_in() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Inventory
-from webhook.fleet.move import Move, Refusal, plan_move
+from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
@@ -89,7 +89,7 @@ def apart(*manifests: Object, **overrides: Any) -> tuple[Status, Move | Refusal]
     found, chosen = inventory(*manifests), settings(**overrides)
     (machine,) = (each for each in found.machines(chosen) if each.name == "vm1")
     assessed = assess(machine, found.store, chosen)
-    return assessed, plan_move(assessed, found.surroundings(chosen), found.store)
+    return assessed, plan_move(assessed, Surroundings(chosen), found.store)
 
 
 def status(*manifests: Object, **overrides: Any) -> Status:

@@ -10,11 +10,9 @@ from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
-from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
-from webhook.fleet.traffic import Rates
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
 from webhook.placement.objects.fields import (
@@ -133,12 +131,6 @@ class Inventory:
     def servers(self) -> Servers:
         """Return the versions of what serves NFS."""
         return Servers(self.longhorn_settings.get(LONGHORN_VERSION, ""), self.kernels)
-
-    def surroundings(
-        self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True, rates: Rates | None = None
-    ) -> Surroundings:
-        """Return what the plan reads besides the store."""
-        return Surroundings(settings, unfinished, supported, rates or {})
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

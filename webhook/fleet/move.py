@@ -20,8 +20,8 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
-from webhook.placement.settings import OptIn, Settings
+from webhook.placement.reasons import ClaimFinding, Outcome, Reason
+from webhook.placement.settings import Settings
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 
@@ -37,9 +37,7 @@ class Hindrance(StrEnum):
     EVACUATING = "Evacuating"
     SOURCE_NOT_READY = "SourceNotReady"
     PAUSED = "Paused"
-    OWN_HOSTNAME = "HostnameSelector"
     NO_EVICTION = "PrefersNoEviction"
-    NO_HOSTNAME = "NoHostnameLabel"
     KUBEVIRT_MIGRATES = "KubeVirtMigrates"
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
@@ -81,8 +79,8 @@ class Refusal:
 class Move:
     """A live migration of a VM to the node of its storage.
 
-    `hostname` is the target node's label `kubernetes.io/hostname`, which may differ from the node's name. `claims` are
-    all claims of the VM. `ready` means that the VM was Ready before. `pod` holds the facts of the target pod.
+    `hostname` is the target node's label `kubernetes.io/hostname`, which may differ from the node's name. `ready` means
+    that the VM was Ready before. `pod` holds the facts of the target pod.
     """
 
     namespace: str
@@ -90,7 +88,6 @@ class Move:
     source: str
     target: str
     hostname: str
-    claims: tuple[str, ...] = ()
     ready: bool = True
     pod: Pod | None = field(default=None, compare=False)
 
@@ -116,36 +113,30 @@ class Surroundings:
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
     """Return the migration that moves the VM to its storage, or the first hindrance."""
-    rules = chain(_of_the_vm(status, around), _of_the_moment(status, around), _of_the_cluster(status, around, catalog))
+    rules = chain(_of_the_vm(status), _of_the_moment(status, around), _of_the_cluster(status, around, catalog))
     if refusal := next(rules, None):
         return refusal
     machine = status.machine
     source, target = status.node or "", status.storage_node or ""
-    node = catalog.node(target)
-    hostname = node.labels.get(HOSTNAME) if node else None
-    if not hostname:
-        return Refusal(Hindrance.NO_HOSTNAME, f"{target} has no label {HOSTNAME}")
     if machine.manifest is None or machine.template is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
-    left = catalog.node(source)
+    left, node = catalog.node(source), catalog.node(target)
+    hostname = (node and node.labels.get(HOSTNAME)) or target
     pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
     # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
     candidate = Candidate(pod, machine.namespace, target, catalog, hotplugged=machine.hotplugged)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
-    claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
     ready = has_condition(machine.vmi, "Ready")
-    return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, candidate.pod_facts)
+    return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 
 
-def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
+def _of_the_vm(status: Status) -> Iterator[Refusal]:
     vmi, manifests = status.machine.vmi, (status.machine.vmi, status.machine.manifest)
     if status.state is not State.APART:
         yield Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
-    annotations = mapping(status.machine.vm, "spec", "template", "metadata", "annotations")
-    for key in around.settings.opt_in_annotations:
-        if annotations.get(key) == "false":
-            yield Refusal(Hindrance.OPTED_OUT, f'the annotation {key} is "false"')
+    if status.opted_out:
+        yield Refusal(Hindrance.OPTED_OUT, "an annotation of the VM or the label of its namespace opts it out")
     phase = text(vmi, "status", "phase")
     if is_terminating(vmi):
         yield Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
@@ -155,8 +146,6 @@ def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
     if migratable.get("status") != "True":
         cause = text(migratable, "message") or text(migratable, "reason")
         yield Refusal(Hindrance.NOT_MIGRATABLE, cause or "the VMI has no condition LiveMigratable")
-    if hostname := text(vmi, "spec", "nodeSelector", HOSTNAME):
-        yield Refusal(Hindrance.OWN_HOSTNAME, f"the VM's nodeSelector names {hostname}")
     if any(NO_EVICTION in mapping(each, "metadata", "annotations") for each in manifests):
         yield Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
 
@@ -181,9 +170,6 @@ def _of_the_moment(status: Status, around: Surroundings) -> Iterator[Refusal]:
 def _of_the_cluster(status: Status, around: Surroundings, catalog: Catalog) -> Iterator[Refusal]:
     if not around.supported:
         yield Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
-    by_label = status.opted_in_by is not OptedInBy.ANNOTATION and around.settings.opt_in is not OptIn.ANNOTATION
-    if by_label and catalog.namespace_opt_in(status.machine.namespace) is False:
-        yield Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out")
     source = catalog.node(status.node or "")
     if source and source.ready is False:
         detail = f"{source.name} is not Ready, so the VM can't leave it by migration"

@@ -20,6 +20,7 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
+from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import printable, text
@@ -83,7 +84,7 @@ def explain(
 def _explained(found: Found, fleet: Fleet) -> Explanation:
     catalog, settings = fleet.inventory.store, fleet.webhook.predicting
     if isinstance(found, Machine):
-        return explain_machine(found, catalog, fleet.inventory.surroundings(settings))
+        return explain_machine(found, catalog, Surroundings(settings))
     return explain_pod(pod_name(creation_request(found, settings)), found, before_scheduling(found), catalog, settings)
 
 

@@ -22,7 +22,7 @@ from webhook.commands.recolocate.migrations import list_migrations, supports_add
 from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import Reporter, migrate
 from webhook.commands.subjects import not_found
-from webhook.fleet.move import Move, Proposal
+from webhook.fleet.move import Move, Proposal, Surroundings
 from webhook.fleet.run import Limits
 from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import printable
@@ -156,7 +156,7 @@ def _plan(  # noqa: PLR0913 (what the command knows)
         raise BadInput(not_found("vm", missing, scope.namespace))
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
-    return propose(statuses, names, inventory, inventory.surroundings(settings, unfinished, supported, rates))
+    return propose(statuses, names, inventory, Surroundings(settings, unfinished, supported, rates))
 
 
 def _print_risks(named: Sequence[Proposal], settle: float | None) -> None:

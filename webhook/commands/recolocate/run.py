@@ -16,7 +16,7 @@ import click
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.recolocate import migrations
 from webhook.fleet import run as runs
-from webhook.fleet.move import Hindrance, Move, Refusal, plan_move
+from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, plan_move
 from webhook.fleet.run import IN_FLIGHT, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
@@ -288,7 +288,7 @@ class MigrationRun:
         if machine is None:
             return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
         status = assess(machine, inventory.store, self._settings)
-        return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
+        return plan_move(status, Surroundings(self._settings, unfinished), inventory.store)
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):

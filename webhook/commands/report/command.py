@@ -21,6 +21,7 @@ from webhook.commands.options import (
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
+from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
 
@@ -94,7 +95,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting))
     if not statuses and scope.namespace:
         click.echo(scope.not_found, err=True)
-    around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
+    around = Surroundings(fleet.webhook.predicting, rates=rates)
     found = fleet.origin() | build_report(statuses, fleet.inventory, around)
     listed = _listed(found, what, sort_by, only_apart=only_apart)
     click.echo(_rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers), nl=False)
