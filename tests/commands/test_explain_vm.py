@@ -28,8 +28,8 @@ SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("ot
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
 OPT_IN = "Opt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes, then r"
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
-BOTH_KEEP = "pod default/backup and VM default/other keep the share-manager running"
-KEPT = "Its pod is then pinned to node-a, where VM default/other keeps the share-manager running."
+KEEPS = "The share-manager on node-a keeps running for"
+KEPT = f"Its pod is then pinned to node-a. {KEEPS} VM default/other."
 RESTART = f"Restart the VM: virtctl restart vm1 -n default. {KEPT}"
 PLUGGED = vm_pod(node="node-b", claims=[])
 SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
@@ -72,7 +72,7 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         [vm(), vm_pod(node="node-b"), BACKUP],
         "Apart, NotReviewed: node-a serves claim disk1",
         ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        f"Restart the VM: virtctl restart vm1 -n default. Its pod is then pinned to node-a, where {BOTH_KEEP}.",
+        RESTART.replace("VM default/other", "pod default/backup, VM default/other"),
     ),
     "a hotplugged disk": (
         [vm(), PLUGGED, hotplug_pod(PLUGGED)],

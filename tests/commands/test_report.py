@@ -157,8 +157,8 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
         },
         "nextStep": "opt in, then restart",
         "advice": "Opt the VM in: kubevirt-scheduler opt-in foreign -n default --yes, then restart the VM: "
-        "virtctl restart foreign -n default. Its pod is then pinned to node-a, where VM default/apart keeps the "
-        "share-manager running.",
+        "virtctl restart foreign -n default. Its pod is then pinned to node-a. The share-manager on node-a "
+        "keeps running for VM default/apart.",
         "commands": ["kubevirt-scheduler opt-in foreign -n default --yes", "virtctl restart foreign -n default"],
         "plan": {"action": "none", "reason": "NotRunning", "detail": "the VM has no VMI", "gainBytes": 0},
         "traffic": None,

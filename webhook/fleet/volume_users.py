@@ -45,15 +45,3 @@ def _users(claims: Iterable[Key], vmi: str, catalog: Catalog) -> Iterator[Volume
         for pod in catalog.mounting_pods(*claim):
             if pod.node and pod.alive and pod.vmi_uid != vmi:
                 yield VolumeUser(VMI, pod.namespace, pod.vm or pod.name)
-
-
-def keep_running(users: tuple[VolumeUser, ...]) -> str:
-    """Return a clause that names who keeps the share-manager running; it names two users of many."""
-    match users:
-        case (only,):
-            names = f"{only} keeps"
-        case (first, second):
-            names = f"{first} and {second} keep"
-        case _:
-            names = f"{users[0]}, {users[1]} and others keep"
-    return f"{names} the share-manager running"

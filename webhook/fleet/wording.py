@@ -3,7 +3,6 @@
 from webhook.fleet.gitops import managed_by
 from webhook.fleet.move import TRANSIENT, Move, Refusal
 from webhook.fleet.states import Future, Machine, Start, State, Status
-from webhook.fleet.volume_users import keep_running
 from webhook.placement.objects.fields import is_dns_subdomain, text
 from webhook.placement.reasons import NEVER_SERVED_REASONS, Decision, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
@@ -19,6 +18,8 @@ _UNSERVED = (
     Reason.SHARE_MANAGER_STARTING,
     Reason.SHARE_MANAGER_UNASSIGNED,
 )
+NAMED = 3  # of the other users
+_VERBS = {"opt-in": "opt in", "delete": "recreate the VMI"}
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
 )
@@ -30,36 +31,25 @@ _CHECK_LONGHORN = (
 def if_started(start: Start) -> str:
     """Return the effect of a start in a few words, such as "anywhere; if opted in: pinned to node-a"."""
     conditions = ["if opted in"] * bool(start.stopped_by) + ["with the webhook"] * (not start.enforced)
-    result = future_words(start)
-    if not conditions or start.future is Future.ANYWHERE:
-        return result
-    return f"anywhere; {' and '.join(conditions)}: {result}"
-
-
-def future_words(start: Start) -> str:
-    """Return where an eligible VM starts, in the words of the report, `explain` and the page."""
     decision = start.decision
     match start.future:
         case Future.PINNED:
-            return f"pinned to {decision.node}"
+            result = f"pinned to {decision.node}"
         case Future.PREFERS:
             why = "" if decision.reason is Reason.CO_SCHEDULED else f" ({decision.reason})"
-            return f"prefers {decision.node}{why}"
+            result = f"prefers {decision.node}{why}"
         case Future.FOLLOWS:
-            return "follows (cold start)"
-    return "anywhere" if decision.reason is Reason.COLD_START else f"anywhere ({decision.reason})"
+            result = "follows (cold start)"
+        case Future.ANYWHERE:
+            return "anywhere" if decision.reason is Reason.COLD_START else f"anywhere ({decision.reason})"
+    return f"anywhere; {' and '.join(conditions)}: {result}" if conditions else result
 
 
 def next_step(status: Status, move: Move | Refusal) -> str:
-    """Return what the operator can do, shorter than `advice` for the most frequent cases. Empty if nothing."""
-    if status.state is State.APART and not status.opted_out:
-        if status.machine.migrating:
-            return "wait for the migration"
-        if isinstance(move, Move):
-            return "recolocate"
-        if status.start_helps and not _ends_by_itself(status, move):
-            restart = "restart" if status.machine.is_vm else "recreate the VMI"
-            return f"opt in, then {restart}" if status.start and status.start.stopped_by else restart
+    """Return what the operator can do: the verbs of the commands, or the advice. Empty if nothing."""
+    if found := commands(status, move):
+        verbs = (each.split()[1] for each in found)
+        return ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
     words = advice(status, move)
     return "" if words.startswith(NO_ACTION.rstrip(".")) else words
 
@@ -72,23 +62,26 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     if not all(map(is_dns_subdomain, machine.key)):  # from a hand-written file; a shell may take it for a command
         return ()
     if isinstance(move, Move):
-        return (f"kubevirt-scheduler recolocate {_named(machine)} --yes",)
+        return (_recolocate_command(machine),)
     if start is None or not start.helps or _ends_by_itself(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
-    return () if managed else (*([opt_in_command(machine)] if start.stopped_by else []), restart_command(machine))
+    return () if managed else (*[_opt_in_command(machine)] * bool(start.stopped_by), _restart_command(machine))
 
 
 def _ends_by_itself(status: Status, refusal: Refusal) -> bool:
     return bool(status.machine.vmi) and refusal.hindrance in TRANSIENT
 
 
-def opt_in_command(machine: Machine) -> str:
-    """Return the command that opts a VM in."""
+def _recolocate_command(machine: Machine) -> str:
+    return f"kubevirt-scheduler recolocate {_named(machine)} --yes"
+
+
+def _opt_in_command(machine: Machine) -> str:
     return f"kubevirt-scheduler opt-in {_named(machine)} --yes"
 
 
-def restart_command(machine: Machine) -> str:
+def _restart_command(machine: Machine) -> str:
     """Return the command that restarts a VM, or deletes a VMI without a VM.
 
     KubeVirt refuses to restart a VM with run strategy Once, and starts it again when its VMI is gone: `syncRunStrategy`
@@ -102,21 +95,14 @@ def _named(machine: Machine) -> str:
     return f"{machine.name} -n {machine.namespace}"
 
 
-def restart_words(machine: Machine) -> str:
-    """Return a clause that says how to restart a VM, such as "restart the VM: virtctl restart vm1 -n shop"."""
-    if machine.strategy in (None, "Halted"):
-        return restart_advice(machine.namespace, machine.name, machine.strategy)
-    return f"restart the VM: {restart_command(machine)}"
-
-
-def opt_in_words(machine: Machine) -> str:
+def _opt_in_words(machine: Machine) -> str:
     """Return a clause that says how to opt a VM in."""
     annotation = 'kubevirt-scheduler/co-schedule: "true"'
     if not machine.is_vm:
         return f"annotate the VMI in its manifest with {annotation}"
     if program := managed_by(machine.vm):
         return f"annotate the VM's spec.template with {annotation} at its source, because {program} manages it"
-    return f"opt the VM in: {opt_in_command(machine)}"
+    return f"opt the VM in: {_opt_in_command(machine)}"
 
 
 def advice(status: Status, move: Move | Refusal) -> str:
@@ -182,12 +168,12 @@ def _advice_before_start(status: Status) -> str:
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
     if start.stopped_by:
-        return _sentence(f"before the next start, {opt_in_words(status.machine)}")
+        return _sentence(f"before the next start, {_opt_in_words(status.machine)}")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
     if start.decision.reason is Reason.COLD_START:
         return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
-    return " ".join([ADVICE[start.decision.reason], *_other_users(start, status)])
+    return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
 
 
 def _never_served(start: Start) -> Reason | None:
@@ -199,11 +185,10 @@ def _never_served(start: Start) -> Reason | None:
 def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
     machine, start = status.machine, status.start
     if status.opted_out:
-        return _sentence(f"the VM is opted out, so it stays where it is. To change that, {opt_in_words(machine)}")
+        return _sentence(f"the VM is opted out, so it stays where it is. To change that, {_opt_in_words(machine)}")
     if isinstance(move, Move):
-        (command,) = commands(status, move)
-        later = f" To keep it there at its next start, {opt_in_words(machine)}." if start and start.stopped_by else ""
-        return f"Live-migrate it to {move.target}: {command}.{later}"
+        later = f" To keep it there at its next start, {_opt_in_words(machine)}." if start and start.stopped_by else ""
+        return f"Live-migrate it to {move.target}: {_recolocate_command(machine)}.{later}"
     if _ends_by_itself(status, move):
         return _sentence(f"wait, and look again: {move.detail}")
     return _advice_to_restart(status)
@@ -217,16 +202,18 @@ def _advice_to_restart(status: Status) -> str:
         return _unknown_start(status.machine)
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
-    steps = [opt_in_words(machine)] if start.stopped_by else []
+    steps = [_opt_in_words(machine)] if start.stopped_by else []
     if not start.helps:
-        return " ".join([*map(_sentence, steps), _hindrance(start.decision), *_other_users(start, status)])
-    if start.future is Future.PINNED:
-        result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
-    elif start.cold:
-        result = "its share-manager has no other user, so it stops with the VM and follows it"
+        return " ".join([*map(_sentence, steps), _hindrance(start.decision), *_other_users(start)])
+    if machine.strategy in (None, "Halted"):
+        steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
-        result = "the share-manager of its disk then follows it"
-    return f"{_sentence(', then '.join([*steps, restart_words(machine)]))} {_sentence(result)}"
+        steps.append(f"restart the VM: {_restart_command(machine)}")
+    if start.future is Future.PINNED:
+        results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
+    else:
+        results = ["Its share-manager has no other user then, so it follows the VM."]
+    return " ".join([_sentence(", then ".join(steps)), *results])
 
 
 def _hindrance(decision: Decision) -> str:
@@ -238,10 +225,10 @@ def _hindrance(decision: Decision) -> str:
     return ADVICE[decision.reason]
 
 
-def _other_users(start: Start, status: Status) -> list[str]:
-    if not start.users:
-        return []
-    return [_sentence(f"{keep_running(start.users)} on {start.decision.node or status.storage_node}")]
+def _other_users(start: Start) -> list[str]:
+    """Name those that keep the share-manager running, so that the decision is for its node."""
+    users = ", ".join(map(str, start.users[:NAMED]))
+    return [f"The share-manager on {start.decision.node} keeps running for {users}."] * bool(users)
 
 
 def _sentence(words: str) -> str:
