@@ -60,11 +60,11 @@ def test_a_migration_names_its_target_and_is_created_and_deleted_once(server: Ap
     (found,) = migrations.list_migrations(client)
     assert found == Migration("default", "m1", "vm1", "", ours=True, version=found.version)
     server.put(migration("m1", phase="Running", ours=True))
-    migrations.delete_migration(client, found)  # it has changed meanwhile
+    assert not migrations.delete_migration(client, found)  # it has changed meanwhile
     (new,) = migrations.list_migrations(client)
     assert new.phase == "Running"
     for _ in range(2):  # once it is gone, there is nothing to delete
-        migrations.delete_migration(client, new)
+        assert migrations.delete_migration(client, new)
     assert migrations.list_migrations(client) == []
 
 

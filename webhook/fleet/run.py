@@ -126,8 +126,7 @@ class Relocation:
     """One VM of a run. `canary` means that its StorageClasses aren't proven yet: it migrates alone.
 
     `classes` are the StorageClasses of its claims. `uncertain` means that the API server didn't answer the request that
-    creates the migration. `withdrawn` says why the end of the migration is no failure: the run has deleted it, or the
-    VM was stopped. `since` is when the stage began. `detail` says why the VM failed or was skipped.
+    creates the migration. `since` is when the stage began. `detail` says why the VM failed or was skipped.
     """
 
     move: Move
@@ -136,7 +135,6 @@ class Relocation:
     migration: str = ""
     canary: bool = False
     uncertain: bool = False
-    withdrawn: str = ""
     since: float = 0.0
     detail: str = ""
 
@@ -182,41 +180,22 @@ class Run:
 
 
 def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
-    """Return the next relocation for which a slot is free now. None if there is none."""
-    in_flight, unfinished = run.in_flight, _unfinished(run, view)
+    """Return the next relocation for which a slot is free now, or None. The view must show all migrations."""
+    in_flight, unfinished = run.in_flight, [each for each in view.migrations if each.unfinished]
     ours = sum(each.ours for each in unfinished)
     if len(unfinished) >= limits.slots or ours >= limits.parallel or any(each.canary for each in in_flight):
         return None
+    # The guard counts a target pod only once it is bound.
+    early = {each.key for each in unfinished if each.phase in EARLY_PHASES}
+    expecting_pods = {each.move.target for each in in_flight if (each.move.namespace, each.migration) in early}
     for relocation in run.startable(limits):
         canary = not relocation.classes <= run.proven
         leaving = sum(each.source == relocation.move.source for each in unfinished)
         if leaving >= limits.slots_per_node or (canary and (in_flight or ours)):
             continue
-        # The guard counts a target pod only once it is bound.
-        if relocation.move.target in _expecting_pods(run, view):
-            continue
-        return replace(relocation, canary=canary)
+        if relocation.move.target not in expecting_pods:
+            return replace(relocation, canary=canary)
     return None
-
-
-def _unfinished(run: Run, view: View) -> list[Migration]:
-    """Return all unfinished migrations, also those that the view doesn't show yet."""
-    seen = {each.key for each in view.migrations}
-    created = (
-        Migration(each.move.namespace, each.migration, each.move.name, "", each.move.source, ours=True)
-        for each in run.relocations
-        if each.stage is Stage.MIGRATING and (each.move.namespace, each.migration) not in seen
-    )
-    return [*(each for each in view.migrations if each.unfinished), *created]
-
-
-def _expecting_pods(run: Run, view: View) -> set[str]:
-    phases = {each.key: each.phase for each in view.migrations}
-    return {
-        each.move.target
-        for each in run.relocations
-        if each.stage is Stage.MIGRATING and phases.get((each.move.namespace, each.migration), "") in EARLY_PHASES
-    }
 
 
 def withdrawals(view: View) -> Iterator[Withdrawal]:
@@ -235,11 +214,11 @@ def withdrawals(view: View) -> Iterator[Withdrawal]:
 
 def withdrawn(run: Run, withdrawal: Withdrawal) -> Run:
     """Record that a migration was deleted before it started."""
-    found = [each for each in run.in_flight if (each.move.namespace, each.migration) == withdrawal.migration.key]
-    for each in found:
-        run = updated(run, replace(each, withdrawn=withdrawal.why))
-        if withdrawal.stops:
-            run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
+    for each in run.in_flight:
+        if (each.move.namespace, each.migration) == withdrawal.migration.key:
+            run = skipped(run, each, withdrawal.why)
+            if withdrawal.stops:
+                run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
     return run
 
 
@@ -251,7 +230,7 @@ def begun(run: Run, relocation: Relocation, migration: str, now: float, *, uncer
 
 def skipped(run: Run, relocation: Relocation, detail: str) -> Run:
     """Record that a VM is skipped, and why."""
-    return updated(run, replace(relocation, stage=Stage.SKIPPED, detail=detail, migration="", canary=False))
+    return updated(run, replace(relocation, stage=Stage.SKIPPED, detail=detail))
 
 
 def stopped(run: Run, why: str) -> Run:
@@ -301,16 +280,16 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
     found = {each.key: each for each in view.migrations}.get((move.namespace, relocation.migration))
     sight = view.vmis.get(move.key)
     arrived = sight is not None and sight.node == move.target
-    if sight is not None and sight.stopping:
-        relocation = replace(relocation, withdrawn=relocation.withdrawn or "the VM was stopped during the migration")
+    if sight is not None and sight.stopping:  # KubeVirt ends the migration with the VMI
+        return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped during the migration")
     if found is not None and found.unfinished:
         return relocation
     if found is None and relocation.uncertain and not arrived:
         return replace(relocation, stage=Stage.WAITING, migration="", canary=False, uncertain=False)
     if (found is None and arrived) or (found is not None and found.phase == "Succeeded"):
         return _succeeded(relocation, sight, view.now)
-    if relocation.withdrawn or (sight and sight.evacuating):
-        return replace(relocation, stage=Stage.SKIPPED, detail=relocation.withdrawn or EVACUATES)
+    if sight and sight.evacuating:
+        return replace(relocation, stage=Stage.SKIPPED, detail=EVACUATES)
     if arrived:  # another client's migration was first, so KubeVirt couldn't place the target pod of this one
         return replace(relocation, stage=Stage.SKIPPED, detail="another migration has moved the VM to its storage")
     if found is None:

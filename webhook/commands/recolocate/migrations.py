@@ -108,8 +108,8 @@ def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:
             raise
 
 
-def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
-    """Delete a migration, which cancels it, unless it has changed since it was read. Raises ClusterError."""
+def delete_migration(cluster: ClusterClient, migration: Migration) -> bool:
+    """Delete a migration, which cancels it. Return False if it has changed since it was read. Raises ClusterError."""
     precondition = {"preconditions": {"resourceVersion": migration.version}}
     try:
         path = f"{KUBEVIRT_API}/namespaces/{migration.namespace}/{PLURAL}/{migration.name}"
@@ -117,6 +117,8 @@ def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
     except ClusterError as error:
         if error.code not in (404, 409):  # 404: it is gone; 409: it has changed
             raise
+        return error.code == 404
+    return True
 
 
 def failure_message(cluster: ClusterClient, migration: Migration) -> str:

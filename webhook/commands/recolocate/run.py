@@ -196,9 +196,8 @@ class MigrationRun:
         return now - self._refused_at > PATIENCE_IF_REFUSED
 
     def _pass(self) -> None:
-        view = self._look(self._in_flight())
+        view, moving = self._look(self._in_flight()), {each.move.key for each in self._run.in_flight}
         self._withdraw(view)
-        moving = {each.move.key for each in self._run.in_flight}
         self._change(runs.advance(self._run, view, self._limits))
         self._outdated |= any(each.move.key in moving and each.stage not in IN_FLIGHT for each in self._run.relocations)
         self._plan_again()
@@ -220,7 +219,7 @@ class MigrationRun:
             self._list_at = self._clock() + LIST_INTERVAL
             if not self._run.in_flight:
                 self._report.note("Waiting for other migrations to finish")
-        while candidate and not self._presses.count and self._start(candidate, view):
+        while candidate and not self._presses.count and not self._start(candidate, view):
             candidate = runs.next_move(self._run, view, self._limits)
 
     def _withdraw(self, view: View) -> None:
@@ -228,8 +227,8 @@ class MigrationRun:
             migration = withdrawal.migration
             vmi = f"{migration.namespace}/{migration.vmi}"
             self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
-            migrations.delete_migration(self._cluster, migration)
-            self._change(runs.withdrawn(self._run, withdrawal))
+            if migrations.delete_migration(self._cluster, migration):
+                self._change(runs.withdrawn(self._run, withdrawal))
 
     def _in_flight(self) -> list[Migration]:
         keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
@@ -262,16 +261,16 @@ class MigrationRun:
         return self._sources[key]
 
     def _start(self, candidate: Relocation, view: View) -> bool:
-        """Check the VM again and create its migration. Return whether another may be created in this pass."""
+        """Check the VM again and create its migration. Return whether the view is outdated by that."""
         result = self._checked(candidate, view)
         if isinstance(result, Refusal):
             self._change(runs.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
-            return True
+            return False
         current = replace(candidate, move=result)
         # If the VM or its share-manager has moved, other limits apply.
         if (result.source, result.target) != (candidate.move.source, candidate.move.target):
             self._change(runs.updated(self._run, replace(current, canary=False)))
-            return False
+            return True
         name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
         try:
             migrations.create_migration(self._cluster, result, name)
@@ -297,7 +296,7 @@ class MigrationRun:
             self._change(runs.begun(self._run, candidate, name, self._clock(), uncertain=True))
             raise error
         self._change(runs.skipped(self._run, candidate, str(error)))
-        return True
+        return False
 
     def _change(self, run: Run) -> None:
         previous, self._run = self._run, run
