@@ -129,10 +129,6 @@ class Side:
         """Return the anonymous memory in MB. Other processes that map the same libraries don't affect it."""
         return sum(_memory(pid, "Pss_Anon:", "RssAnon:") for pid in self.pids) / 1000
 
-    def files(self) -> int:
-        """Return the number of file descriptors that its processes have open."""
-        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.pids)
-
 
 def _memory(pid: int, name: str = "Pss:", fallback: str = "VmRSS:") -> float:
     try:
