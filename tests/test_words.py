@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT
 
 WORDS = ROOT / "tests" / "words.txt"
@@ -66,11 +64,9 @@ PLANTED = {
     "a phrase in the name of a test": ("def test_a_full_node_has_room_again(): ...", "has room", 1),
     "a phrase in the name of a file": ("0013-whoever-is-trusted-stays-so.md", "stays so", 1),
 }
-PLAIN = (
-    "An unjudged review. Everyone has roommates.",  # the words are parts of other words
-    "A pod may come. Together they start.",  # a sentence ends in between
-    f"{GUIDANCE}\n| --- | --- |\n| whoever | the client |",
-)
+
+
+PLAIN = "An unjudged review. Everyone has roommates. A pod may come. Together they start."
 
 
 def test_no_text_uses_a_word_of_the_list() -> None:
@@ -84,14 +80,10 @@ def test_no_text_uses_a_word_of_the_list() -> None:
     assert not findings, "\n".join(findings)
 
 
-@pytest.mark.parametrize(("text", "words", "line"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_word_is_found(text: str, words: str, line: int) -> None:
-    assert (line, words) in list(find(text, listed_words()))
-
-
-@pytest.mark.parametrize("text", PLAIN)
-def test_a_plain_text_is_accepted(text: str) -> None:
-    assert list(find(text, listed_words())) == []
+def test_each_planted_word_is_found_and_no_part_of_another_word_or_sentence() -> None:
+    words = listed_words()
+    assert [name for name, (text, *found) in PLANTED.items() if (found[1], found[0]) not in find(text, words)] == []
+    assert list(find(PLAIN, words)) == []
 
 
 def test_the_list_contains_each_row_of_the_table_for_contributors() -> None:
