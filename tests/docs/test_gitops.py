@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests.docs.test_guides import manifests, needs_helm
-from tests.docs.test_install import Workstation, commands, guide
+from tests.docs.test_install import Workstation, guide
+from tests.docs.transcripts import commands
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, container, find_one, render

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.test_commands import blocks
-from tests.docs.test_install import commands, guide
+from tests.docs.test_install import guide
+from tests.docs.transcripts import blocks, commands
 from tests.support import kubevirt
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object

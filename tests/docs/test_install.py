@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.transcripts import commands
 from tests.support import kubevirt
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, NAMESPACE, container, env_values
@@ -44,17 +44,6 @@ esac
 
 def guide(name: str) -> Path:
     return DOCS / "guides" / f"{name}.md"
-
-
-def commands(page: Path, *sections: str) -> list[str]:
-    """Each command of a page's console blocks, with its continuation lines. Without `sections`, of all sections."""
-    found = []
-    for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
-        title, _, body = part.partition("\n")
-        for block in re.findall(r"^```console\n(.*?)^```$", body, re.MULTILINE | re.DOTALL):
-            if not sections or title in sections:
-                found += re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)
-    return found
 
 
 class Workstation:

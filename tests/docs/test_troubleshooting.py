@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.docs.test_install import commands
+from tests.docs.transcripts import commands
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.paths import DOCS
 from tests.support.scenario import CO_SCHEDULED, Scenario

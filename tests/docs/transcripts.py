@@ -16,15 +16,24 @@ class Transcript(NamedTuple):
     output: str
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """Return the content of each code block of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str, *sections: str) -> list[str]:
+    """Return the content of each code block of a language: of all sections, or of those with these titles."""
+    parts = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
+    wanted = [part for part in parts if not sections or part.partition("\n")[0] in sections]
+    return [
+        block for part in wanted for block in re.findall(rf"^```{language}\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+    ]
 
 
-def transcripts(page: Path) -> list[Transcript]:
+def commands(page: Path, *sections: str) -> list[str]:
+    """Return the commands of a page, or of these sections."""
+    return [each.command for each in transcripts(page, *sections)]
+
+
+def transcripts(page: Path, *sections: str) -> list[Transcript]:
     """Return the commands of the page's console blocks, in order."""
     found = []
-    for block in blocks(page, "console"):
+    for block in blocks(page, "console", *sections):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = re.match(r"(?:.*\\\n)*.*\n", part)
             command = lines[0] if lines else part
