@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import threading
 import time
 from collections import Counter
@@ -14,11 +12,9 @@ from http import HTTPStatus
 from itertools import count
 from statistics import quantiles
 
-from tests.support.accounts import KUBEVIRT, impersonation
-from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.accounts import KUBEVIRT
+from tests.support.controlplane.api import Object
 from tests.support.scenario import DECISION, Scenario
-
-TIMEOUT = 60  # seconds for one creation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +55,14 @@ def create(
     results: dict[int, Creation] = {}
     turns = count()
     clients = clients or len(pods)
-    trust = ssl.create_default_context(cafile=str(scenario.plane.ca))
+    scenario.plane.connect(clients)
     barrier = threading.Barrier(clients)
 
     def work() -> None:
-        # Connected beforehand, so that the creations really are simultaneous.
-        connection = http.client.HTTPSConnection(LOOPBACK, scenario.plane.port, context=trust, timeout=TIMEOUT)
-        connection.connect()
         barrier.wait()
         while (turn := next(turns)) < len(bodies):
             time.sleep(delays[turn % len(delays)])
-            results[turn] = _post(connection, scenario, bodies[turn])
-        connection.close()
+            results[turn] = _post(scenario, bodies[turn])
 
     threads = [threading.Thread(target=work) for _ in range(clients)]
     for thread in threads:
@@ -100,13 +92,9 @@ def latencies(created: Sequence[Creation]) -> tuple[float, float]:
     return found[49], found[98]
 
 
-def _post(connection: http.client.HTTPSConnection, scenario: Scenario, body: str) -> Creation:
-    headers = {"Authorization": f"Bearer {scenario.plane.token}", "Content-Type": "application/json"}
-    headers |= impersonation(KUBEVIRT)
+def _post(scenario: Scenario, body: str) -> Creation:
     began = time.monotonic()
-    connection.request("POST", scenario.pods, body, headers)
-    response = connection.getresponse()
-    answer: Object = json.loads(response.read())
+    response, answer = scenario.plane.create_as(KUBEVIRT, scenario.pods, body)
     seconds = time.monotonic() - began
     if response.status >= HTTPStatus.BAD_REQUEST:
         return Creation(seconds, error=str(answer.get("message")))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import http.client
 import json
 import math
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support.accounts import KUBEVIRT, impersonation
-from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.accounts import KUBEVIRT
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import Installation
 from tests.support.scenario import DECISION, Scenario
@@ -60,7 +59,6 @@ class PodStream:
         self._plane, self._path, self._body = plane, f"{path}?dryRun=All", body
         self._period, self._pause = threads / rate, pause
         self._after_each, self._on_exit = after_each, on_exit
-        self._trust = ssl.create_default_context(cafile=str(plane.ca))
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._create) for _ in range(threads)]
         self._begin = time.monotonic()
@@ -127,20 +125,12 @@ class PodStream:
         self._plane.wait(lambda: self.count >= wanted, seconds, f"{creations} more creations")
 
     def _create(self) -> None:
-        connection = http.client.HTTPSConnection(LOOPBACK, self._plane.port, context=self._trust)
-        headers = {"Authorization": f"Bearer {self._plane.token}", "Content-Type": "application/json"}
-        headers |= impersonation(KUBEVIRT)
-        try:
-            while not self._done.is_set():
-                began = time.monotonic()
-                connection.request("POST", self._path, self._body(began - self._begin), headers)
-                response = connection.getresponse()
-                answer = json.load(response)
-                self.creations.append(_creation(began, response.status, answer))
-                self._after_each()
-                self._done.wait(max(self._pause, began + self._period - time.monotonic()))
-        finally:
-            connection.close()
+        while not self._done.is_set():
+            began = time.monotonic()
+            response, answer = self._plane.create_as(KUBEVIRT, self._path, self._body(began - self._begin))
+            self.creations.append(_creation(began, response.status, answer))
+            self._after_each()
+            self._done.wait(max(self._pause, began + self._period - time.monotonic()))
 
 
 def _creation(began: float, status: int, answer: Object) -> Creation:

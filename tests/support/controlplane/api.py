@@ -71,13 +71,29 @@ class Api:
         while self._idle:
             self._idle.pop().close()
 
+    def connect(self, count: int) -> None:
+        """Open connections until this many are idle, so that as many requests can be sent at the same moment."""
+        while len(self._idle) < count:
+            connection = self._connection()
+            connection.connect()
+            self._idle.append(connection)
+
+    def create_as(self, user: str, path: str, body: str, token: str = "") -> tuple[http.client.HTTPResponse, Object]:
+        """Create an object as this user or with this token. Return the response and its body, which may be an error."""
+        headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json"}
+        response, text = self._send("POST", path, body, headers | impersonation(user))
+        return response, json.loads(text)
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=60)
+
     def _send(
         self, method: str, path: str, body: str | None, headers: dict[str, str]
     ) -> tuple[http.client.HTTPResponse, bytes]:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=30)
+            connection = self._connection()
         is_reused = connection.sock is not None
         try:
             connection.request(method, path, body, headers)
