@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count as counter
 from pathlib import Path
@@ -12,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import burst
-from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.replicas import Replicas
-from tests.support.scenario import DECISION, Scenario
+from tests.support.scenario import Scenario
 
 pytestmark = pytest.mark.controlplane
 
-VMS, CAPACITY = 30, 10
 BURST, ROOM, VOLUMES = 50, 20, 10
 NUMBERS = counter(1)
 LIMIT = 90  # seconds until all VMs of a burst run
@@ -33,25 +30,6 @@ SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int]] = {
     "three replicas, at once": (3, Replicas.route_per_connection, BURST),
     "two replicas with session affinity, at once": (2, Replicas.route_to_one, BURST),
 }
-
-
-def create_concurrently(scenario: Scenario, vms: list[Object]) -> list[str]:
-    with ThreadPoolExecutor(len(vms)) as pool:
-        return list(pool.map(scenario.create, vms))
-
-
-def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(scenario: Scenario) -> None:
-    scenario.add_nodes(5, kvm=str(CAPACITY))
-    _, node = scenario.add_attached_volume()
-    for other in set(scenario.node_names) - {node}:  # the scheduler itself scores the share-manager's node highest
-        scenario.fill(other, cpu="8", memory="32Gi")
-    pods = create_concurrently(
-        scenario, scenario.known(*(scenario.vm_pod(f"vm{number}", "disk1") for number in range(VMS)))
-    )
-    nodes = Counter(scenario.wait_running(pod) for pod in pods)
-    assert nodes[node] == CAPACITY
-    reasons = Counter(scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
-    assert reasons == {"CoScheduled": CAPACITY, "NodeFull": VMS - CAPACITY}
 
 
 @pytest.fixture

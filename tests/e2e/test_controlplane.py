@@ -60,13 +60,13 @@ def install_go(script: str, tmp_path: Path) -> None:
     go.chmod(0o755)
 
 
-def run_build(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_build(tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run build.py as a script, with an empty PATH and its own cache folder."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir(exist_ok=True)
     with suppress(FileExistsError):
         python.symlink_to(Path(sys.executable).resolve())
-    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")} | environment
+    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     return subprocess.run([python, build.__file__], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -78,21 +78,6 @@ build) shift 2; for each; do each=${{each%/v3}}; echo whole > "$folder${{each##*
 mod) echo '{{"Dir": "/nowhere"}}';;
 esac"""
 FAILING_GO = FIND_FOLDER + '; case $command in build) echo half > "$folder"etcd; echo no space >&2; exit 1;; esac'
-
-
-def test_the_build_list_equals_the_tools_of_go_mod() -> None:
-    tools = (build.MODULE / "go.mod").read_text().partition("tool (")[2].partition(")")[0]
-    assert sorted(tools.split()) == sorted(build.PACKAGES.values())
-
-
-def test_programs_in_kubebuilder_assets_are_not_built(tmp_path: Path) -> None:
-    assets = tmp_path / "assets"
-    assets.mkdir()
-    for name in [*build.PACKAGES, build.STAGES]:
-        (assets / name).touch()
-    done = run_build(tmp_path, KUBEBUILDER_ASSETS=str(assets))
-    assert [Path(line).parent for line in done.stdout.splitlines()] == [assets] * 8
-    assert not (tmp_path / "cache").exists()
 
 
 def test_a_failed_build_leaves_no_partial_program_for_the_next_build(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Property: the webhook never makes a pod unschedulable, and pins each VM that the real scheduler would admit.
 
 Random clusters, each with many random VMs. The scheduler reports which nodes it admits for a VM with and without the
-opt-in (`tests.support.feasible_nodes`), and binds neither pod. The test prints its seed; `E2E_SEED=<seed>` draws the
+opt-in (`FeasibleNodes`), and binds neither pod. The test prints its seed; `E2E_SEED=<seed>` draws the
 same clusters and VMs again.
 """
 
@@ -17,16 +17,17 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis.strategies import SearchStrategy
 
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import DISREGARD_STATUS
-from tests.support.feasible_nodes import NAME, FeasibleNodes, feasible_nodes
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.measured import Measured
 from tests.support.random_clusters import HIGH, OTHER_DRIVER, mounting_pods, served_clusters
@@ -35,6 +36,7 @@ from tests.support.webhook_process import WEBHOOK_LABEL, Webhook
 
 pytestmark = pytest.mark.controlplane
 
+NAME = "reports-feasible-nodes"
 SEED = int(os.environ.get("E2E_SEED") or random.randrange(2**32))
 CLUSTERS, VMS = 12, 10  # VMs of each cluster
 PARALLEL = 4
@@ -65,6 +67,59 @@ def draw(strategy: SearchStrategy[Any], count: int) -> list[Any]:
 
     collect()
     return found
+
+
+class _Extender(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__((LOOPBACK, 0), _Handler)
+        self.feasible: dict[str, frozenset[str]] = {}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Extender
+
+    def do_POST(self) -> None:
+        arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        names = arguments["NodeNames"] or []
+        self.server.feasible[arguments["Pod"]["metadata"]["uid"]] = frozenset(names)
+        answer = json.dumps(
+            {"NodeNames": [], "FailedNodes": dict.fromkeys(names, "this scheduler binds no pod")}
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as the base class calls it
+        """Log nothing."""
+
+
+class FeasibleNodes:
+    """A real kube-scheduler that reports the nodes which a pod with `schedulerName: NAME` fits, and binds no pod.
+
+    A scheduler asks its extender after its own filters. This extender records the nodes that the filters admit, and
+    then rejects all of them. So a pod never occupies a node, and pods can be compared one after another.
+    """
+
+    def __init__(self, plane: ControlPlane, extender: _Extender) -> None:
+        self._plane = plane
+        self._extender = extender
+
+    def of(self, path: str) -> frozenset[str]:
+        """Wait for the verdict on an existing pod, and return the nodes that the filters admit."""
+
+        def evaluated() -> Object | None:
+            pod = self._plane.request("GET", path)
+            conditions = pod["status"].get("conditions", [])
+            return pod if any(each["type"] == "PodScheduled" for each in conditions) else None
+
+        pod = self._plane.wait(evaluated, 20, f"a PodScheduled condition of {path}")
+        # The scheduler does not ask the extender about a pod that fits no node.
+        return self._extender.feasible.get(pod["metadata"]["uid"], frozenset())
 
 
 class Cluster:
@@ -216,8 +271,24 @@ def _has_expected_taints(node: Object) -> bool:
 
 @pytest.fixture
 def scheduler(plane: ControlPlane) -> Iterator[FeasibleNodes]:
-    with feasible_nodes(plane) as scheduler:
-        yield scheduler
+    """Run the scheduler and its extender."""
+    with _Extender() as extender:
+        Thread(target=extender.serve_forever, daemon=True).start()
+        filters = {
+            "urlPrefix": f"http://{LOOPBACK}:{extender.server_address[1]}",
+            "filterVerb": "filter",
+            "weight": 1,
+            "nodeCacheCapable": True,
+            "httpTimeout": "20s",
+        }
+        process = plane.start_scheduler(
+            NAME, leader_elect=False, profile={"percentageOfNodesToScore": 100}, extender=filters
+        )
+        try:
+            yield FeasibleNodes(plane, extender)
+        finally:
+            process.kill()
+            extender.shutdown()
 
 
 @pytest.fixture

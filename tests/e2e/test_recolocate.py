@@ -22,8 +22,6 @@ from tests.support.webhook_process import NAMESPACE, RBAC
 
 pytestmark = pytest.mark.controlplane
 
-OUTAGE = 3  # seconds; a run asks the API server twice a second
-
 ACCOUNT = "recolocate-e2e"
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
@@ -102,24 +100,6 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     assert installed or not restarts.stdout
 
 
-def test_a_vm_whose_target_has_filled_up_is_skipped(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
-) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-
-    def fill(_vm: str, phase: str) -> None:
-        if phase == "Running":
-            scenario.fill(target, memory="62Gi")
-
-    controller.on_phase = fill
-    result = fleet.recolocate()
-    assert "vm-2" in result.stdout
-    assert "skipped: NodeFull" in result.stdout
-    assert fleet.states() == {"vm-1": "Together", "vm-2": "Apart"}
-    assert len(controller.migrations()) == 1
-
-
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     controller: MigrationController, fleet: MigratingFleet, presses: int
@@ -160,21 +140,3 @@ def test_two_runs_at_once_move_each_vm_once(controller: MigrationController, fle
         assert "failed" not in stdout
     assert set(fleet.states().values()) == {"Together"}
     assert controller.peak["all"] <= 3
-
-
-def test_a_run_survives_a_restart_of_the_api_server(
-    plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
-) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    controller.seconds = 2.0
-    run = fleet.start_recolocate()
-    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "the first migration")
-    plane.stop_apiserver()
-    time.sleep(OUTAGE)
-    plane.start_apiserver()
-    stdout, stderr = run.communicate(timeout=LIMIT)
-    assert run.returncode == 0, stdout + stderr
-    assert "A request failed, retrying" in stderr, stdout + stderr
-    assert set(fleet.states().values()) == {"Together"}
-    assert len(controller.migrations()) == 2

@@ -7,12 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.fault_proxy import FaultProxy
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, create_service_account, rules
+from tests.support.webhook_process import NAMESPACE, RIGHTS, Right, Webhook, create_service_account
 
 pytestmark = pytest.mark.controlplane
 
@@ -127,29 +126,3 @@ def test_missing_rights_are_reported_and_a_missing_list_keeps_the_webhook_unread
         for kind in KINDS:
             plane.wait(lambda kind=kind: is_reported(webhook, verb, kind), 20, f"no right to {verb} {kind}")
         assert verb != "list" or webhook.get("/readyz")[0] == 503
-
-
-def test_revoked_rights_are_reported_until_they_are_restored(plane: ControlPlane) -> None:
-    fault_proxy, name, token = FaultProxy(plane), "revoked", create_service_account(plane, "revoked")
-    role = f"{RBAC}/clusterroles/{name}"
-
-    def may_list() -> bool:
-        try:
-            return bool(plane.request("GET", "/api/v1/nodes?limit=1", token=token))
-        except ApiError:
-            return False
-
-    with Webhook(
-        plane, name, fault_proxy.write_kubeconfig(plane, plane.folder / f"{name}-kubeconfig", token), {}
-    ) as webhook:
-        plane.request("PATCH", role, {"rules": []})
-        plane.wait(lambda: not may_list(), 20, "the loss of the rights")
-        fault_proxy.close_connections()  # the API server doesn't check the rights of an open watch again
-        for kind in KINDS:
-            plane.wait(
-                lambda kind=kind: is_reported(webhook, "list", kind), 20, f"a report of the lost right to list {kind}"
-            )
-        assert webhook.get("/readyz")[0] == 200  # the webhook decides from its caches
-        plane.request("PATCH", role, {"rules": rules(RIGHTS)})
-        plane.wait(lambda: problems(webhook) == {}, 20, "no problems")
-    fault_proxy.stop()

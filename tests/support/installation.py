@@ -139,11 +139,6 @@ class Replica(Webhook):
         arguments[position : position + 1] = program
         self.process = Process(name, [*arguments, *options], self.process._health, self.folder)
 
-    def __exit__(self, *_: object) -> None:
-        # A second SIGTERM, which `stop` sends, forces the shutdown. Here no client needs the graceful one.
-        self.terminate()
-        super().__exit__()
-
     def crash_and_restart(self) -> None:
         """Kill the process and its worker with SIGKILL, and start the process again."""
         for pid in self.pids():
