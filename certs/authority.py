@@ -24,19 +24,13 @@ BACKDATED = timedelta(hours=1)  # a client whose clock is behind would reject a 
 CA_NAME = "kubevirt-scheduler CA"
 LEAF_NAME = "kubevirt-scheduler"
 
-_KEY_USAGES = """
-    digital_signature content_commitment key_encipherment data_encipherment key_agreement
-    key_cert_sign crl_sign encipher_only decipher_only
-""".split()
 # The exceptions that the parser raises for malformed input.
 _MALFORMED_X509 = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_MALFORMED_X509)
 
-MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
 
-# Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
-_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
-_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
+# A wildcard, and the characters of host names. Those have no underscore, but some names that clients call do.
+_DNS = re.compile(r"(\*\.)?[a-zA-Z0-9_.-]{1,253}")
 
 
 class BadCertificate(ValueError):
@@ -62,7 +56,6 @@ class Certificate:
     names: tuple[str, ...]
     not_before: datetime
     not_after: datetime
-    serial: int
     is_ca: bool
     fingerprint: str
 
@@ -73,15 +66,9 @@ class Certificate:
 
 def issue_ca(now: datetime, lifetime: timedelta = CA_LIFETIME) -> Issued:
     """Issue a self-signed CA. All CAs share one subject; verifiers distinguish them by their key identifiers."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = _subject(CA_NAME)
-    builder = (
-        _certificate_builder(subject, subject, key, now - BACKDATED, now + lifetime)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-    )
-    return _sign(builder, key, key)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
+    builder = x509.CertificateBuilder(subject, subject)
+    return _issue(builder.not_valid_before(now - BACKDATED).not_valid_after(now + lifetime))
 
 
 def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timedelta = LEAF_LIFETIME) -> Issued:
@@ -91,23 +78,19 @@ def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timede
     """
     if not names:
         raise BadCertificate("a serving certificate needs a name")
-    general_names = [_general_name(name) for name in names]
-    issuer, issuer_key = _load_certificate(ca.certificate), signing_key(ca)
+    issuer = _load_certificate(ca.certificate)
     if issuer.not_valid_after_utc <= now:
         raise BadCertificate("the CA has expired")
-    key = ec.generate_private_key(ec.SECP256R1())
-    # Some verifiers require the leaf's validity period to lie within the CA's.
-    start = max(now - BACKDATED, issuer.not_valid_before_utc)
-    end = min(now + lifetime, issuer.not_valid_after_utc)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LEAF_NAME)])
     builder = (
-        _certificate_builder(_subject(LEAF_NAME), issuer.subject, key, start, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage("digital_signature"), critical=True)
+        x509.CertificateBuilder(issuer.subject, subject)
+        # Some verifiers require the leaf's validity period to lie within the CA's.
+        .not_valid_before(max(now - BACKDATED, issuer.not_valid_before_utc))
+        .not_valid_after(min(now + lifetime, issuer.not_valid_after_utc))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(general_names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
     )
-    return _sign(builder, key, issuer_key)
+    return _issue(builder, signing_key(ca))
 
 
 @lru_cache(64)  # every pass reads the same few certificates
@@ -122,12 +105,19 @@ def read(pem: bytes) -> Certificate:
             names=tuple(str(name.value) for name in extensions.get(x509.SubjectAlternativeName.oid, ())),
             not_before=certificate.not_valid_before_utc,
             not_after=certificate.not_valid_after_utc,
-            serial=certificate.serial_number,
             is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
             fingerprint=certificate.fingerprint(SHA256()).hex(),
         )
     except _UNREADABLE:
         raise BadCertificate("contains an unreadable certificate") from None
+
+
+def read_ca(pem: bytes) -> Certificate:
+    """Read a CA certificate. Raises BadCertificate for any other."""
+    certificate = read(pem)
+    if not certificate.is_ca:
+        raise BadCertificate("contains a certificate that is not a CA's")
+    return certificate
 
 
 def split(pem: bytes) -> tuple[bytes, ...]:
@@ -154,26 +144,24 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
     return True
 
 
-def _certificate_builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, start: datetime, end: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+def _issue(builder: x509.CertificateBuilder, ca_key: ec.EllipticCurvePrivateKey | None = None) -> Issued:
+    """Sign with a CA's key, or issue a CA that signs itself."""
+    key, is_ca = ec.generate_private_key(ec.SECP256R1()), ca_key is None
+    issuer_key = ca_key or key
+    usage = x509.KeyUsage(  # a leaf signs handshakes, a CA signs certificates and revocation lists
+        not is_ca, False, False, False, False, is_ca, is_ca, False, False
     )
-
-
-def _sign(
-    builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
-) -> Issued:
+    certificate = (
+        builder.public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .sign(issuer_key, SHA256())
+    )
     key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), key_pem)
+    return Issued(certificate.public_bytes(Encoding.PEM), key_pem)
 
 
 def _load_certificate(pem: bytes) -> x509.Certificate:
@@ -198,10 +186,6 @@ def signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _subject(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
 def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
     name = canonical(name)
     try:
@@ -210,25 +194,14 @@ def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
         return x509.DNSName(name)
 
 
-def _key_usage(*enabled: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{usage: usage in enabled for usage in _KEY_USAGES})
-
-
 def canonical(name: str) -> str:
     """Return a DNS name or an IP address as a certificate holds it. Raises BadCertificate for anything else."""
-    try:
-        address = ip_address(name)
-    except ValueError:
-        lower = name.lower()
-        if name.isascii() and len(name) <= MAX_NAME_LENGTH and _DNS.fullmatch(lower):
-            return lower
-    else:
+    with suppress(ValueError):
         if "%" not in name:  # the zone of an IPv6 address is valid on one machine only
-            return str(address)
-    raise BadCertificate(
-        f"{name!a} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
-        "10.0.0.1 or ::1"
-    )
+            return str(ip_address(name))
+    if _DNS.fullmatch(name):
+        return name.lower()
+    raise BadCertificate(f"{name!a} is neither a DNS name nor an IP address; omit scheme, port and path")
 
 
 def trust_anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:

@@ -14,14 +14,15 @@ from certs import secret as bundles
 from certs.authority import BadCertificate, split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
 from certs.rotation import (
+    FORCED,
     MAX_RETIRING,
     NEVER,
-    READ_BY_ALL,
     ROLLOUT_TIMEOUT,
     PlannedStep,
     Policy,
     Step,
     apply_step,
+    new_bundle,
     next_step,
 )
 from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, JsonObject, RetiringCA
@@ -36,7 +37,6 @@ FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
 MOUNT_DELAY = timedelta(minutes=2)
 NOT_READ = "the caBundle is not read yet"
-FORCED = "requested by a command"
 
 log = logging.getLogger("certs")
 
@@ -45,65 +45,78 @@ log = logging.getLogger("certs")
 class PassResult:
     """The result of a pass.
 
+    `taken` is None if no step changed the bundle. `damaged` says why a Secret was replaced, empty otherwise.
     `configuration_error` concerns the configuration only: the bundle is in the Secret regardless. `trusted` is true if
     every webhook trusted the bundle already before this pass. `repaired` is true if a webhook did not trust the signing
     CA before this pass, and does now.
     """
 
     bundle: Bundle
-    step: PlannedStep
-    due: bool
-    invalid: InvalidBundle | None
+    taken: PlannedStep | None
+    damaged: str
     trusted: bool
     repaired: bool
     configuration_error: CertificateError | None
 
 
-def run_pass(
-    objects: CertificateObjects,
-    policy: Policy,
-    now: Clock,
-    forced: Step | None = None,
-    served_ca: bytes | None = None,
-) -> PassResult:
+def run_pass(objects: CertificateObjects, policy: Policy, now: Clock, forced: Step | None = None) -> PassResult:
     """Take the step that is due, or the forced one, and publish the bundle. Raises CertificateError.
 
     A pass reads the configuration before the Secret. So a replica with an older bundle than the published one also has
-    an older resource version of the configuration, and the API server rejects its write. `served_ca` is the CA of the
-    certificate that this replica serves. A new bundle for an invalid Secret also trusts `served_ca`, and all published
-    CAs if the Secret was empty.
+    an older resource version of the configuration, and the API server rejects its write. If the Secret is empty or
+    damaged, its new bundle also trusts the published CAs.
     """
     configuration, error = _read_configuration(objects)
     secret = objects.read_secret()
     time, found = now(), bundles.read(secret)
-    invalid = found if isinstance(found, InvalidBundle) else None
-    if invalid and (invalid.cause is Cause.FOREIGN or not policy.names):
-        raise invalid
     published = None if error else tuple(ca_bundles(configuration or {}).values())
-    step = next_step(found, published, time, policy)
-    if forced and _may_be_forced(forced, found, step.step):
-        step = PlannedStep(forced, FORCED, time)
-    retiring = {served_ca: time + READ_BY_ALL} if served_ca else {}
-    # During a change of certificate source, the replica that answers may still use the old source.
-    if invalid and invalid.cause is Cause.MISSING:
-        retiring |= {ca: time + ROLLOUT_TIMEOUT for one in published or () for ca in valid_cas(one, time)}
-    if isinstance(found, Bundle) and not step.is_due(time):
-        bundle = found
+    if isinstance(found, InvalidBundle):
+        if found.cause is Cause.FOREIGN or not policy.names:
+            raise found
+        # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica
+        # that answers may still use the old source.
+        cas = dict.fromkeys(ca.decode() for one in published or () for ca in valid_cas(one, time))
+        retiring = tuple(RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)[:MAX_RETIRING]
+        step = PlannedStep(Step.START, str(found), time)
+        bundle = new_bundle(policy.names, time, policy, retiring)
     else:
-        bundle = apply_step(step.step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
+        step = next_step(found, published, time, policy)
+        if forced and step.step not in (Step.START, Step.WITHDRAWN):
+            step = PlannedStep(forced, FORCED, time)
+        bundle = apply_step(step.step, found, time, policy) if step.due <= time else found
     if bundle is not found:
         objects.write_secret(bundles.written(bundle, secret))
     # A different caBundle alone is no repair: during a step, other replicas see the Secret before its caBundle.
     repaired = isinstance(found, Bundle) and any(found.authority.certificate not in one for one in published or ())
     error = error or _publish(objects, configuration, bundle.ca_bundle())
     trusted = error is None and all(one == bundle.ca_bundle() for one in published or ())
-    return PassResult(bundle, step, step.is_due(time), invalid, trusted, repaired and not error, error)
+    damaged = str(found) if isinstance(found, InvalidBundle) and found.cause is Cause.DAMAGED else ""
+    return PassResult(bundle, step if bundle is not found else None, damaged, trusted, repaired and not error, error)
 
 
-def _may_be_forced(forced: Step, found: Bundle | InvalidBundle, due: Step) -> bool:
-    if isinstance(found, InvalidBundle) or due in (Step.START, Step.WITHDRAWN):
-        return False
-    return not (forced is Step.INTRODUCE and found.next_ca)  # another replica has introduced a CA first
+def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[float], None]) -> PassResult:
+    """Take a step before it is due, or START if that is due; retry if a replica writes first.
+
+    Raises CertificateError.
+    """
+    while True:
+        try:
+            passed = run_pass(objects, Policy(), now, step)
+        except CertificateError as error:
+            if error.cause is not Cause.CONFLICT:
+                raise
+            wait(CONFLICT_RETRY)
+        else:
+            if passed.taken and passed.taken.step in (step, Step.START):
+                return passed
+
+
+def read_bundle(objects: CertificateObjects) -> Bundle:
+    """Read the certificates of the Secret. Raises CertificateError if they aren't the webhook's own."""
+    found = bundles.read(objects.read_secret())
+    if isinstance(found, InvalidBundle):
+        raise found
+    return found
 
 
 def _read_configuration(objects: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
@@ -189,13 +202,13 @@ class CertificateController:
         return self._objects.configuration is not None and self._publish_provided_ca()
 
     def _reconcile_secret(self) -> bool:
-        passed = run_pass(self._objects, self._policy, self._now, served_ca=files.trust_anchor_in(self._folder))
-        if passed.invalid and passed.invalid.cause is Cause.DAMAGED:
+        passed = run_pass(self._objects, self._policy, self._now)
+        if passed.damaged:
             self.failures[Cause.DAMAGED] += 1
-            log.warning("damaged Secret replaced", extra={"reason": str(passed.invalid)})
-        if passed.due and passed.step.step not in (Step.NOTHING, Step.PUBLISH):
-            self.steps[passed.step.step] += 1
-            log.info("certificate step taken", extra={"step": passed.step.step, "reason": passed.step.why})
+            log.warning("damaged Secret replaced", extra={"reason": passed.damaged})
+        if taken := passed.taken:
+            self.steps[taken.step] += 1
+            log.info("certificate step taken", extra={"step": taken.step, "reason": taken.why})
         if passed.repaired:
             self._record_repair()
         # API servers don't trust a new CA before it is published, and see it a little later. They still trust the old

@@ -18,11 +18,11 @@ OVERDUE = timedelta(minutes=5)
 class Status:
     """The content of the Secret and the published CAs. `problem` is empty without one; `next` is None if foreign.
 
-    `webhooks` maps each webhook to a description of its `caBundle`, and to whether that trusts the serving certificate.
+    `webhooks` maps each webhook to whether its `caBundle` trusts the serving certificate.
     """
 
     certificates: list[tuple[str, Certificate]]
-    webhooks: dict[str, tuple[str, bool]]
+    webhooks: dict[str, bool]
     next: PlannedStep | None
     problem: str
 
@@ -36,15 +36,15 @@ def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status
     published = ca_bundles(configuration)
     secret = objects.read_secret()
     found = bundles.read(secret)
-    leaf, ca_bundle = bundles.content(secret, CERTIFICATE), bundles.content(secret, CA)
+    leaf = bundles.content(secret, CERTIFICATE)
     if isinstance(found, Bundle):
-        ca_bundle, rows = found.ca_bundle(), _rows(found)
+        rows = _rows(found)
         step = next_step(found, None if problem else tuple(published.values()), now, policy)
         secret_problem = _overdue_problem(step, read(leaf), now)
     else:
-        rows, step = _foreign_rows(leaf, ca_bundle), None
+        rows, step = _foreign_rows(leaf, bundles.content(secret, CA)), None
         secret_problem = _invalid_problem(found, leaf, bundles.content(secret, KEY), now)
-    webhooks = {name: _compare(one, ca_bundle, leaf, now) for name, one in published.items()}
+    webhooks = {name: _trusts(one, leaf, now) for name, one in published.items()}
     problems = filter(None, (problem, secret_problem, _names_problem(hosts(configuration), leaf)))
     return Status(rows, webhooks, step, "; ".join(problems))
 
@@ -52,7 +52,7 @@ def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
     rows = [("serving certificate", bundle.leaf.certificate), ("CA", bundle.authority.certificate)]
     rows += [("next CA", bundle.next_ca.certificate)] if bundle.next_ca else []
-    rows += [("retiring CA", one.certificate) for one in bundle.retiring]
+    rows += [("retiring CA", one.certificate.encode()) for one in bundle.retiring]
     return [(what, read(pem)) for what, pem in rows]
 
 
@@ -89,18 +89,7 @@ def _names_problem(webhook_hosts: set[str], leaf: bytes) -> str:
     return ""
 
 
-def _compare(published: bytes, ca_bundle: bytes, leaf: bytes, now: datetime) -> tuple[str, bool]:
-    try:
-        trusts = read(leaf).is_valid(now) and bool(trust_anchor(leaf, b"".join(valid_cas(published, now))))
-    except BadCertificate:
-        trusts = False
-    if not published:
-        return "empty", trusts
-    same = published == ca_bundle or _certificates(published) == _certificates(ca_bundle) != b""
-    return ("matches the Secret" if same else "differs from the Secret"), trusts
-
-
-def _certificates(pem: bytes) -> bytes:
+def _trusts(published: bytes, leaf: bytes, now: datetime) -> bool:
     with suppress(BadCertificate):
-        return b"".join(split(pem))
-    return b""
+        return read(leaf).is_valid(now) and bool(trust_anchor(leaf, b"".join(valid_cas(published, now))))
+    return False

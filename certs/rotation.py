@@ -1,6 +1,6 @@
 """Decide which step comes next, when and why: from a bundle, the published CAs, the time and a policy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +16,7 @@ from certs.authority import (
     read,
     signed_by,
 )
-from certs.secret import Bundle, Cause, InvalidBundle, RetiringCA
+from certs.secret import Bundle, RetiringCA
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
@@ -29,6 +29,7 @@ ROLLOUT_TIMEOUT = timedelta(minutes=10)
 # Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
 # up within 15 minutes, and could never be written again.
 MAX_RETIRING = 8
+FORCED = "requested by a command"
 
 
 class Step(StrEnum):
@@ -42,9 +43,7 @@ class Step(StrEnum):
     WITHDRAWN = "withdrawn"
     SIGN = "sign"
     DROP = "drop"
-    DROP_EARLY = "drop-early"
     REPLACE = "replace"
-    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +70,27 @@ class PlannedStep:
     why: str
     due: datetime
 
-    def is_due(self, now: datetime) -> bool:
-        """Return whether the step may be taken now."""
-        return self.due <= now
 
-
-def next_step(
-    found: Bundle | InvalidBundle, published: Sequence[bytes] | None, now: datetime, policy: Policy
-) -> PlannedStep:
+def next_step(bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy) -> PlannedStep:
     """Return the next step, due now or later.
 
     `published` is the `caBundle` of each webhook, None if the configuration could not be read.
     """
-    if isinstance(found, InvalidBundle):
-        if found.cause is Cause.FOREIGN:
-            return PlannedStep(Step.NOTHING, "the webhook does not own the Secret", NEVER)
-        return PlannedStep(Step.START, str(found), now)
-    immediate = next(_immediate_steps(found, published, now, policy), None)
-    if immediate:
+    if immediate := next(_immediate_steps(bundle, published, now, policy), None):
         return PlannedStep(*immediate, now)
     # Of several steps with the same due time, `min` takes the first: one that can be taken, before one that waits.
-    return min(_scheduled_steps(found, published, now, policy), key=lambda candidate: candidate.due)
+    return min(_scheduled_steps(bundle, published, now, policy), key=lambda candidate: candidate.due)
+
+
+def plan(bundle: Bundle, first: Step | None, now: datetime, policy: Policy) -> Iterator[PlannedStep]:
+    """Yield each step, with its earliest time, from a requested one until only the CA that signs last is trusted."""
+    time, step = now, first and PlannedStep(first, FORCED, now)
+    while step or bundle.next_ca or bundle.retiring:
+        step = step or next_step(bundle, [bundle.ca_bundle()], time, policy)
+        time = max(time, step.due)
+        bundle = apply_step(step.step, bundle, time, policy)
+        yield replace(step, due=time)
+        step = None
 
 
 def _immediate_steps(
@@ -126,8 +125,6 @@ def _scheduled_steps(
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
     if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
         yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", _renewal_time(leaf))
-    else:
-        yield PlannedStep(Step.NOTHING, "the certificate expires with its CA", leaf.not_after)
     for one in bundle.retiring:
         yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", one.until)
     if not bundle.next_ca:
@@ -159,46 +156,34 @@ def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
     return f"{what} is not valid yet: the clock was set back"
 
 
-def apply_step(
-    step: Step, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served_cas: tuple[RetiringCA, ...] = ()
-) -> Bundle:
-    """Return the bundle after a step. Raises BadCertificate if the new certificate would have no name.
-
-    `served_cas` are the CAs of the certificates that replicas serve now. They matter for an invalid bundle only.
-    """
-    if isinstance(found, InvalidBundle):
-        return replace(_new_bundle(policy.names, now, policy), retiring=served_cas[:MAX_RETIRING])
+def apply_step(step: Step, found: Bundle, now: datetime, policy: Policy) -> Bundle:
+    """Return the bundle after a step."""
     match step:
-        case Step.START:
+        case Step.START | Step.REPLACE:
             # The replicas serve the old leaf until they have read the new one.
-            old = _unexpired((*found.retiring, _retire(found)), now)[-MAX_RETIRING:]
-            return replace(_new_bundle(_next_names(found, policy), now, policy), retiring=old)
+            last = now + READ_BY_ALL if step is Step.REPLACE else NEVER
+            old = (RetiringCA(one.certificate, min(one.until, last)) for one in (*found.retiring, _retire(found)))
+            return new_bundle(_next_names(found, policy), now, policy, _unexpired(old, now)[-MAX_RETIRING:])
         case Step.RENEW:
             return replace(found, leaf=_new_leaf(found.authority, found, now, policy))
-        case Step.INTRODUCE | Step.REPLACE:
-            drop_old_early = found.drop_old_early or step is Step.REPLACE
-            return replace(found, next_ca=issue_ca(now), published=None, drop_old_early=drop_old_early)
+        case Step.INTRODUCE:
+            return replace(found, next_ca=issue_ca(now), published=None)
         case Step.PUBLISHED:
             return replace(found, published=now)
         case Step.WITHDRAWN:
             return replace(found, published=None)
         case Step.SIGN if found.next_ca:
-            signed = Bundle(
-                found.next_ca,
-                _new_leaf(found.next_ca, found, now, policy),
-                retiring=(*found.retiring, _retire(found)),
-            )
-            return _drop_early(signed, now) if found.drop_old_early else signed
+            leaf = _new_leaf(found.next_ca, found, now, policy)
+            return Bundle(found.next_ca, leaf, retiring=(*found.retiring, _retire(found)))
         case Step.DROP:
             return replace(found, retiring=_unexpired(found.retiring, now))
-        case Step.DROP_EARLY:  # no next CA: a replica has just signed with it
-            return replace(found, drop_old_early=True) if found.next_ca else _drop_early(found, now)
     return found
 
 
-def _new_bundle(names: tuple[str, ...], now: datetime, policy: Policy) -> Bundle:
+def new_bundle(names: tuple[str, ...], now: datetime, policy: Policy, retiring: tuple[RetiringCA, ...] = ()) -> Bundle:
+    """Issue a CA and a leaf. Raises BadCertificate if there is no name."""
     ca = issue_ca(now)
-    return Bundle(ca, issue_leaf(ca, names, now, policy.leaf_lifetime))
+    return Bundle(ca, issue_leaf(ca, names, now, policy.leaf_lifetime), retiring=retiring)
 
 
 def _new_leaf(ca: Issued, found: Bundle, now: datetime, policy: Policy) -> Issued:
@@ -210,13 +195,8 @@ def _next_names(found: Bundle, policy: Policy) -> tuple[str, ...]:
 
 
 def _retire(found: Bundle) -> RetiringCA:
-    return RetiringCA(found.authority.certificate, read(found.leaf.certificate).not_after)
+    return RetiringCA(found.authority.certificate.decode(), read(found.leaf.certificate).not_after)
 
 
-def _drop_early(bundle: Bundle, now: datetime) -> Bundle:
-    retiring = (replace(one, until=min(one.until, now + READ_BY_ALL)) for one in bundle.retiring)
-    return replace(bundle, retiring=tuple(retiring))
-
-
-def _unexpired(retiring: tuple[RetiringCA, ...], now: datetime) -> tuple[RetiringCA, ...]:
+def _unexpired(retiring: Iterable[RetiringCA], now: datetime) -> tuple[RetiringCA, ...]:
     return tuple(one for one in retiring if one.until > now)

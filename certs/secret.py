@@ -1,7 +1,7 @@
 """The content of the Secret: the signing CA, the serving certificate, the other trusted CAs, and their encoding."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from certs import authority
-from certs.authority import BadCertificate, Issued
+from certs.authority import BadCertificate, Issued, key_matches, read_ca, signing_key, split
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
@@ -44,12 +43,14 @@ class CertificateError(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True, slots=True)
-class RetiringCA:
+UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class RetiringCA(msgspec.Struct, frozen=True):
     """A CA that no longer signs. It stays trusted until the last leaf that it signed has expired."""
 
-    certificate: bytes
-    until: datetime
+    certificate: str
+    until: UTCTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,7 @@ class Bundle:
     """A CA, its serving certificate, and the state of a rotation.
 
     `next_ca` is published but does not sign yet. `published` is when every webhook of the configuration was first seen
-    to trust `next_ca`, or None. With `drop_old_early`, the old CAs are dropped as soon as all replicas have read the
-    leaf of the next CA.
+    to trust `next_ca`, or None.
     """
 
     authority: Issued
@@ -66,36 +66,27 @@ class Bundle:
     next_ca: Issued | None = None
     published: datetime | None = None
     retiring: tuple[RetiringCA, ...] = ()
-    drop_old_early: bool = False
 
     def ca_bundle(self) -> bytes:
         """Return all CAs. Their order stays the same when the next CA takes over."""
         next_ca = [self.next_ca.certificate] if self.next_ca else []
-        return b"".join(sorted({self.authority.certificate, *next_ca, *(one.certificate for one in self.retiring)}))
+        retiring = [one.certificate.encode() for one in self.retiring]
+        return b"".join(sorted({self.authority.certificate, *next_ca, *retiring}))
 
 
 class InvalidBundle(CertificateError):
     """A Secret without a usable bundle: it is empty (MISSING), has other data (FOREIGN), or is DAMAGED."""
 
 
-UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
-class _RetiringState(msgspec.Struct):
-    certificate: str
-    until: UTCTime
-
-
-class _State(msgspec.Struct, rename={"retiring": "leaving", "drop_old_early": "hurry"}):
+class _State(msgspec.Struct, rename={"retiring": "leaving"}):
     """The field `state.json`, with the names that earlier versions gave its fields."""
 
     published: UTCTime | None = None
-    retiring: list[_RetiringState] = []
-    drop_old_early: bool = False
+    retiring: tuple[RetiringCA, ...] = ()
 
 
 def read(secret: JsonObject) -> Bundle | InvalidBundle:
-    """Decode the bundle in a Secret. An InvalidBundle names the invalid field, but does not quote its content."""
+    """Decode the bundle in a Secret. The message of an InvalidBundle does not quote the content."""
     metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
@@ -107,16 +98,18 @@ def read(secret: JsonObject) -> Bundle | InvalidBundle:
             "overwrite it; name another Secret, remove the data of this one, or use certificate source `provided`",
         )
     try:
-        return _decode({field: _decode_base64(field, value) for field, value in data.items()})
-    except InvalidBundle as error:
-        return InvalidBundle(error.cause, f"{name}: {error}")
+        return _decode({field: base64.b64decode(value, validate=True) for field, value in data.items() if value})
+    except KeyError as error:
+        return InvalidBundle(Cause.DAMAGED, f"{name} is damaged: {error} is missing")
+    except (ValueError, TypeError, RecursionError) as error:  # ValueError: BadCertificate, and malformed base64 or JSON
+        return InvalidBundle(Cause.DAMAGED, f"{name} is damaged: {error}")
 
 
 def content(secret: JsonObject, field: str) -> bytes:
     """Return a decoded field of any Secret; empty if it is missing or not base64."""
     try:
-        return _decode_base64(field, (secret.get("data") or {}).get(field, ""))
-    except InvalidBundle:
+        return base64.b64decode((secret.get("data") or {}).get(field, ""), validate=True)
+    except (ValueError, TypeError):
         return b""
 
 
@@ -138,84 +131,26 @@ def _encode(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
     if bundle.next_ca:
         yield NEXT_CA, bundle.next_ca.certificate
         yield NEXT_CA_KEY, bundle.next_ca.key
-    retiring = [_RetiringState(one.certificate.decode(), one.until) for one in bundle.retiring]
-    yield STATE, msgspec.json.encode(_State(bundle.published, retiring, bundle.drop_old_early))
+    yield STATE, msgspec.json.encode(_State(bundle.published, bundle.retiring))
 
 
 def _decode(data: dict[str, bytes]) -> Bundle:
-    state = _decode_state(data)
-    next_ca = _key_pair(data, NEXT_CA, NEXT_CA_KEY) if NEXT_CA in data or NEXT_CA_KEY in data else None
-    if next_ca:
-        _require_ca(NEXT_CA, next_ca.certificate)
-        _checked(NEXT_CA_KEY, authority.signing_key, next_ca)
-    return Bundle(
-        authority=_signing_ca(data),
-        leaf=_key_pair(data, CERTIFICATE, KEY),
-        next_ca=next_ca,
-        published=state.published if next_ca else None,
-        retiring=tuple(_retiring_ca(one) for one in state.retiring),
-        drop_old_early=bool(next_ca and state.drop_old_early),
-    )
+    state = msgspec.json.decode(data[STATE], type=_State)
+    for one in state.retiring:
+        read_ca(one.certificate.encode())
+    next_ca = _ca((data[NEXT_CA],), data[NEXT_CA_KEY]) if NEXT_CA in data or NEXT_CA_KEY in data else None
+    leaf = Issued(data[CERTIFICATE], data[KEY])
+    if not key_matches(leaf):
+        raise BadCertificate(f"{KEY} does not match {CERTIFICATE}")
+    signing = _ca(split(data[CA]), data[CA_KEY])  # `ca.crt` contains all trusted CAs
+    return Bundle(signing, leaf, next_ca, state.published if next_ca else None, state.retiring)
 
 
-def _signing_ca(data: dict[str, bytes]) -> Issued:
-    """Find the CA in `ca.crt` that `ca.key` belongs to. `ca.crt` contains all trusted CAs."""
-    key = _required(data, CA_KEY)
-    for certificate in _checked(CA, authority.split, _required(data, CA)):
-        _checked(CA, authority.read, certificate)
-        pair = Issued(certificate, key)
-        if _checked(CA_KEY, authority.key_matches, pair):
-            _require_ca(CA, certificate)
-            _checked(CA_KEY, authority.signing_key, pair)
+def _ca(certificates: Iterable[bytes], key: bytes) -> Issued:
+    """Find the CA that a key belongs to. Raises BadCertificate if there is none, or if the key can't sign."""
+    for pair in (Issued(certificate, key) for certificate in certificates):
+        if key_matches(pair):
+            read_ca(pair.certificate)
+            signing_key(pair)
             return pair
-    raise _damaged(CA_KEY, f"does not match any certificate in {CA}")
-
-
-def _key_pair(data: dict[str, bytes], certificate: str, key: str) -> Issued:
-    pair = Issued(_required(data, certificate), _required(data, key))
-    _checked(certificate, authority.read, pair.certificate)
-    if not _checked(key, authority.key_matches, pair):
-        raise _damaged(key, f"does not match {certificate}")
-    return pair
-
-
-def _require_ca(field: str, certificate: bytes) -> None:
-    if not _checked(field, authority.read, certificate).is_ca:
-        raise _damaged(field, "not a CA certificate")
-
-
-def _decode_state(data: dict[str, bytes]) -> _State:
-    try:
-        return msgspec.json.decode(_required(data, STATE), type=_State)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(STATE, str(error)) from None
-
-
-def _retiring_ca(state: _RetiringState) -> RetiringCA:
-    certificate = state.certificate.encode()
-    _require_ca(STATE, certificate)
-    return RetiringCA(certificate, state.until)
-
-
-def _required(data: dict[str, bytes], field: str) -> bytes:
-    if not data.get(field):
-        raise _damaged(field, "missing")
-    return data[field]
-
-
-def _decode_base64(field: str, value: Any) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (ValueError, TypeError):
-        raise _damaged(field, "invalid base64") from None
-
-
-def _checked(field: str, function: Any, argument: Any) -> Any:
-    try:
-        return function(argument)
-    except BadCertificate as error:
-        raise _damaged(field, str(error)) from None
-
-
-def _damaged(field: str, what: str) -> InvalidBundle:
-    return InvalidBundle(Cause.DAMAGED, f"{field}: {what}")
+    raise BadCertificate("the key of a CA does not match its certificate")

@@ -3,26 +3,20 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from certs import ApiError
 from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
-from certs.by_hand import plan, renew, rotate
 from certs.cluster import TIMEOUT, CertificateObjects
-from certs.controller import CertificateController
+from certs.controller import CertificateController, force
 from certs.files import trust_anchor_in
 from certs.health import status
 from certs.rotation import Policy, Step
-from certs.secret import Cause, CertificateError
+from tests.support.client_certificates import issue_client
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_api_server import status as response_status
 from tests.support.fake_certificate_cluster import (
@@ -32,7 +26,6 @@ from tests.support.fake_certificate_cluster import (
     NAMES,
     NAMESPACE,
     SECRET_PATH,
-    Crash,
     FakeCertificateCluster,
 )
 from tests.support.fake_clock import START, CertificateClock
@@ -128,7 +121,6 @@ def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhoo
         *NAMES,
         "30.0",
         "365.0",
-        "matches the Secret",
     ):
         assert words in shown
     assert "Next: renew, a third of the certificate's lifetime is left: " in shown
@@ -140,8 +132,8 @@ def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhoo
     assert (leaf["what"], leaf["names"], leaf["daysLeft"]) == ("serving certificate", list(NAMES), 30.0)
     assert (ca["what"], ca["daysLeft"], found["problem"], found["next"]["step"]) == ("CA", 365.0, "", "renew")
     assert found["webhooks"] == [
-        {"name": "vms.kubevirt-scheduler", "caBundle": "matches the Secret", "trusted": True},
-        {"name": "share-managers.kubevirt-scheduler", "caBundle": "empty", "trusted": False},
+        {"name": "vms.kubevirt-scheduler", "trusted": True},
+        {"name": "share-managers.kubevirt-scheduler", "trusted": False},
     ]
     for secret in ("PRIVATE", api.secret["data"]["tls.key"]):
         assert secret not in shown + printed
@@ -190,35 +182,23 @@ def test_status_shows_a_foreign_secret_without_a_next_step(api, invoke):
     ca = issue_ca(now)
     commented = Issued(b"subject=/CN=ours\n" + ca.certificate, ca.key)
     put_foreign_secret(api, ca=commented, leaf=issue_leaf(ca, ["a.example", *NAMES], now))
-    for published, compared in ((b"", "matches"), (issue_ca(now).certificate, "differs from")):
-        api.publish(ca.certificate + published)
-        shown = invoke("status").stdout
-        assert "a.example" in shown
-        assert f"{compared} the Secret" in shown
-        assert "Next" not in shown
-        assert "Problem" not in shown
-
-
-def intermediate(root, now):
-    """A CA that `root` has signed."""
-    key, parsed = load_pem_private_key(root.key, None), x509.load_pem_x509_certificate(root.certificate)
-    own = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "between")])
-    builder = x509.CertificateBuilder(parsed.subject, name, own.public_key(), 7, now - DAY, now + DAY)
-    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
-    private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Issued(signed.public_bytes(Encoding.PEM), private)
+    api.publish(ca.certificate)
+    shown = invoke("status").stdout
+    assert "a.example" in shown
+    assert "Next" not in shown
+    assert "Problem" not in shown
 
 
 def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp_path):
-    root = issue_ca(START)
-    intermediate_ca = intermediate(root, START)
-    leaf, others = issue_leaf(intermediate_ca, NAMES, START), (issue_ca(START).certificate, intermediate_ca.certificate)
+    now = datetime.now(UTC)
+    root = issue_ca(now)
+    intermediate_ca = issue_client(root, "between", is_ca=True)
+    leaf, others = issue_leaf(intermediate_ca, NAMES, now), (issue_ca(now).certificate, intermediate_ca.certificate)
     chain = b"".join((leaf.certificate, *others))
     put_foreign_secret(api, ca=root, leaf=Issued(chain, leaf.key))
     api.publish(root.certificate)
-    found = status(objects, START, POLICY)
-    assert {trusts for _, trusts in found.webhooks.values()} == {True}
+    found = status(objects, now, POLICY)
+    assert set(found.webhooks.values()) == {True}
     assert [what for what, _ in found.certificates] == ["serving certificate", *["intermediate CA"] * 2, "CA"]
     for served, trusted in ((chain, True), (leaf.certificate, False), (leaf.certificate + others[0], False)):
         tmp_path.joinpath("tls.crt").write_bytes(served)
@@ -285,7 +265,7 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
     found = status(objects, START + later, POLICY)
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
-    assert {trusts for _, trusts in found.webhooks.values()} == {trusted}
+    assert set(found.webhooks.values()) == {trusted}
 
 
 # One-line errors
@@ -337,47 +317,13 @@ def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoke, new_replica):
 
 def test_renew_retries_after_a_conflict(api, objects, new_replica):
     new_replica(CertificateClock())
-    api.fail_before = {len(api.calls) + 3: ApiError(409, "no")}
+    api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
     waits = []
-    assert renew(objects, POLICY, CertificateClock(), waits.append).step.step is Step.RENEW
+    assert force(objects, Step.RENEW, CertificateClock(), waits.append).taken.step is Step.RENEW
     assert len(waits) == 1
 
 
 # Rotate
-
-
-def fake_wait(clock):
-    return lambda seconds: clock.advance(timedelta(seconds=seconds))
-
-
-ROTATIONS = {
-    False: ["introduce", "published", "waiting for sign", "sign", "the old CA stays trusted until 2026-12-21 12"],
-    True: ["introduce", "drop-early", "published", "waiting for sign", "sign", "waiting for drop", "drop"],
-}
-
-
-@pytest.mark.parametrize("drop_old", ROTATIONS)
-def test_rotate_yields_each_step_and_wait_and_does_what_the_dry_run_lists(api, objects, new_replica, drop_old):
-    clock = CertificateClock()
-    new_replica(clock)
-    old, writes = api.ca_bundles()[0], len(api.writes)
-    planned = list(plan(objects, START, POLICY, drop_old=drop_old))
-    assert len(api.writes) == writes
-    lines = [(line, clock()) for line in rotate(objects, POLICY, clock, fake_wait(clock), drop_old=drop_old)]
-    assert [line.partition(":")[0].split(",")[0] for line, _ in lines] == ROTATIONS[drop_old]
-    done = [(line.partition(":")[0], time) for line, time in lines if line.partition(":")[0] in list(Step)]
-    assert [(step.step, step.due) for step in planned][: len(done)] == done
-    assert (planned[-1].step, planned[-1].due) == (Step.DROP, START + (timedelta(minutes=6) if drop_old else 30 * DAY))
-    assert clock() - START == timedelta(minutes=6 if drop_old else 5)
-    assert len(split(api.ca_bundles()[0])) == (1 if drop_old else 2)
-    assert api.ca_bundles()[0] != old
-    assert not signed_by(api.data()["tls.crt"], old)
-
-
-def begin_rotation(objects, clock):
-    """Begin a rotation, and interrupt it after the next CA is published."""
-    steps = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False)
-    assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
 
 
 def stored_cas(api):
@@ -386,98 +332,61 @@ def stored_cas(api):
     return {one.certificate for one in (found.authority, found.next_ca) if one}
 
 
-@pytest.mark.parametrize("call", [None, *range(6)])
-def test_rotate_with_drop_old_drops_every_ca_whose_key_was_in_the_secret(api, objects, new_replica, call):
+def planned_steps(result):
+    return [line.split("  ")[1].partition(":")[0] for line in result.stdout.splitlines()]
+
+
+def test_rotate_ca_prints_each_step_and_only_with_yes_takes_the_first_one(api, invoke, new_replica):
+    new_replica()
+    before, writes = stored_cas(api), len(api.writes)
+    planned = invoke("rotate-ca")
+    assert planned_steps(planned) == ["introduce", "published", "sign", "renew", "drop"]
+    assert (planned.stderr, len(api.writes)) == (f"{DRY_RUN}\n", writes)
+    for _ in range(2):  # the second call finds the rotation that the first one began
+        begun = invoke("rotate-ca", "--yes")
+        assert planned_steps(begun)[-4:] == ["published", "sign", "renew", "drop"]
+        assert begun.stderr == ""
+        rotating = stored_cas(api)
+        assert before < rotating
+        assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
+    assert stored_cas(api) == rotating
+    assert len(api.writes) == writes + 2
+
+
+def clock_wait(clock):
+    return lambda seconds: clock.advance(timedelta(seconds=seconds))
+
+
+def test_rotate_with_drop_old_replaces_every_ca_whose_key_was_in_the_secret_within_a_minute(
+    api, objects, invoke, new_replica
+):
     clock = CertificateClock()
     replica = new_replica(clock)
-    begin_rotation(objects, clock)
-    clock.advance(POLICY.spread)
-    compromised, at = stored_cas(api), len(api.calls) + (call or 0)
-
-    def sign(_method, _path):
-        if len(api.calls) == at:
-            api.on_request = lambda _method, _path: None
-            replica.run_pass()
-
-    if call is not None:
-        api.on_request = sign
-    started = clock()
-    lines = list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    assert len(compromised) == 2
-    assert not compromised & {*split(api.ca_bundles()[0]), *stored_cas(api)}
-    assert clock() - started <= timedelta(minutes=6, seconds=10)
-    assert lines[-1].startswith("drop: ")
+    force(objects, Step.INTRODUCE, clock, lambda _: None)
     replica.run_pass()
+    clock.advance(timedelta(minutes=5))
+    compromised = stored_cas(api)
+    assert len(compromised) == 2
+    assert planned_steps(invoke("rotate-ca", "--drop-old")) == ["replace", "drop"]
+    api.on_request = lambda *_: replica.run_pass() if len(api.calls) == first + 2 else None
+    first = len(api.calls)  # a replica signs with the next CA before the command writes
+    force(objects, Step.REPLACE, clock, clock_wait(clock))
+    assert replica.steps[Step.SIGN] == 1
+    api.on_request = lambda *_: None
+    for wait in (0, 0, 60):
+        clock.advance(timedelta(seconds=wait))
+        replica.run_pass()
+    assert not compromised & {*split(api.ca_bundles()[0]), *stored_cas(api)}
     assert signed_by(replica._folder.joinpath("tls.crt").read_bytes(), api.ca_bundles()[0])
 
 
-@pytest.mark.parametrize("call", range(22))
-def test_an_interrupted_rotation_is_completed_by_the_next_call_or_a_replica(api, objects, new_replica, call):
-    clock = CertificateClock()
-    new_replica(clock)
-    old = api.ca_bundles()[0]
-    api.fail_before = {len(api.calls) + call: Crash()}
-    with suppress(Crash):
-        list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    found = bundles.read(api.secret)
-    if found.authority.certificate == old:
-        list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    clock.advance(timedelta(minutes=1))
-    replica = new_replica(clock)  # a replica completes the rotation if the next call does not
-    assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
-    assert len(split(api.ca_bundles()[0])) == 1
-    assert api.ca_bundles()[0] != old
-    assert replica.problem == ""
-
-
-def test_rotate_retries_conflicts_and_fails_on_a_forbidden_request(api, objects, new_replica):
-    clock = CertificateClock()
-    new_replica(clock)
-    first = len(api.calls)
-    api.fail_before = {first + 3: ApiError(409, "no"), first + 7: ApiError(409, "no"), first + 12: ApiError(403, "no")}
-    with pytest.raises(CertificateError) as raised:
-        list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False))
-    assert raised.value.cause is Cause.FORBIDDEN
-    next_ca = bundles.read(api.secret).next_ca
-    list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False))
-    assert bundles.read(api.secret).authority == next_ca  # the next call continues the rotation
-
-
-@pytest.mark.parametrize("away", range(1, 12))
-def test_rotate_survives_a_restart_of_the_api_server(api, objects, new_replica, away):
-    clock = CertificateClock()
-    new_replica(clock)
-    old = api.ca_bundles()[0]
-    first = len(api.calls) + 1  # after the command has read the Secret
-    api.fail_before = {call: ApiError(0, "cut") for call in range(first + away, first + away + 12)}
-    list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    assert not api.fail_before
-    assert old not in api.ca_bundles()[0]
-    assert clock() - START < timedelta(minutes=8)
-
-
-def test_rotate_gives_up_after_a_minute_without_an_api_server(api, objects, new_replica):
-    clock = CertificateClock()
-    new_replica(clock)
-    api.on_request = lambda _method, _path: api.fail_before.update(
-        {len(api.calls): ApiError(0, "cut")} if api.writes[2:] else {}
-    )
-    with pytest.raises(CertificateError, match="the request to the API server failed"):
-        list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    assert timedelta(minutes=1) <= clock() - START < timedelta(minutes=2)
-
-
-def test_rotate_ca_prints_each_step_and_replaces_the_ca_only_with_yes(api, invoke, new_replica):
-    replica = new_replica()
-    old, writes = api.ca_bundles()[0], len(api.writes)
-    planned = [line.split("  ")[1].partition(":")[0] for line in invoke("rotate-ca").stdout.splitlines()]
-    assert planned == ["introduce", "published", "sign", "renew", "drop"]
-    assert len(api.writes) == writes
-    shown = invoke("rotate-ca", "--yes", "--spread", "0").stdout.splitlines()
-    steps = [line.partition(":")[0].partition(" until")[0] for line in shown]
-    assert steps == ["introduce", "published", "sign", "the old CA stays trusted"]
-    replica.run_pass()
-    assert not signed_by(replica._folder.joinpath("tls.crt").read_bytes(), old)
+def test_rotate_ca_changes_nothing_without_a_configuration(api, invoke, new_replica):
+    new_replica()
+    writes = len(api.writes)
+    del api.objects[CONFIGURATION_PATH]
+    refused = invoke("rotate-ca", "--yes")
+    assert (refused.exit_code, len(api.writes)) == (2, writes)
+    assert "MutatingWebhookConfiguration kubevirt-scheduler not found" in refused.stderr
 
 
 # The pages docs/guides/certificates.md and docs/development/certificates.md

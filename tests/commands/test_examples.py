@@ -48,7 +48,6 @@ STAND_INS = {
     "NAMESPACE": NAMESPACE,
     "--webhook-configuration NAME": f"--webhook-configuration {CONFIGURATION}",
     f"{NAMESPACE}/NAME": f"{NAMESPACE}/{NAME}",
-    "--drop-old --yes": "--drop-old",  # with --yes, it waits for the API servers for six minutes
     "~": ".",
 }
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs import authority
@@ -24,13 +26,17 @@ def issue_client(
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     issuer, issuer_key = authority._load_certificate(ca.certificate), authority.signing_key(ca)
     start = min(now, now + lifetime) - timedelta(minutes=5)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    serial = x509.random_serial_number()
     builder = (
-        authority._certificate_builder(authority._subject(name), issuer.subject, key, start, now + lifetime)
+        x509.CertificateBuilder(issuer.subject, subject, key.public_key(), serial, start, now + lifetime)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
-    return authority._sign(builder, key, issuer_key)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), private)
 
 
 def write_client(folder: Path, client: Issued, name: str = "client") -> tuple[Path, Path]:

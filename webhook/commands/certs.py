@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from certs import by_hand, health
+from certs import health
 from certs.authority import Certificate, read
 from certs.cluster import CertificateObjects
-from certs.rotation import Policy
+from certs.controller import force, read_bundle
+from certs.rotation import Policy, Step, plan
 from certs.secret import CertificateError
 from webhook.commands.options import (
     DRY_RUN,
@@ -91,7 +92,7 @@ def status(output: str, secret: str, configuration: str, **live: str | None) -> 
         click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
     else:
         click.echo(_render_status(secret, report, now), nl=False)
-    if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
+    if report.problem or not all(report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
 
@@ -108,13 +109,13 @@ def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> Non
     objects = _certificate_objects(secret, configuration, live)
     with _certificate_errors_as_bad_input():
         if not yes:
-            end = read(by_hand.read_bundle(objects).leaf.certificate).not_after
+            end = read(read_bundle(objects).leaf.certificate).not_after
             click.echo(
                 f"Secret {secret} would get a new serving certificate. The old one is valid until {_format_time(end)}"
             )
             click.echo(DRY_RUN, err=True)
             return
-        result = by_hand.renew(objects, Policy(), _now, time.sleep)
+        result = force(objects, Step.RENEW, _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
     click.echo(f"Secret {secret} has a new serving certificate, valid until {_format_time(end)}")
     if result.configuration_error:
@@ -126,39 +127,34 @@ def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> Non
 @click.option(
     "--drop-old",
     is_flag=True,
-    help="For a compromised CA key: stop trusting the old CA one minute after the new CA signs. If a replica doesn't "
-    "serve its new certificate by then, calls to it fail until it does.",
-)
-@click.option(
-    "--spread",
-    type=click.IntRange(0),
-    default=round(Policy().spread.total_seconds()),
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for all API servers to load the new CA before it signs. At most the replicas' own wait: "
-    "after that, the replicas sign.",
+    help="For a compromised CA key: the new CA signs at once, and the old CA is trusted for one more minute. If a "
+    "replica doesn't serve its new certificate by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
+def rotate_ca(yes: bool, drop_old: bool, secret: str, configuration: str, **live: str | None) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
-    Without --yes, the command prints each step and its time. You can interrupt it: the replicas or the next run of this
-    command continue the rotation.
+    The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
+    `certs status` shows the next one.
 
     \b
     Examples:
       kubevirt-scheduler certs rotate-ca
       kubevirt-scheduler certs rotate-ca --drop-old --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
+    objects = _certificate_objects(secret, configuration, live)
     with _certificate_errors_as_bad_input():
-        if not yes:
-            for step in by_hand.plan(objects, _now(), policy, drop_old=drop_old):
-                click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
-            click.echo(DRY_RUN, err=True)
-            return
-        for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
-            click.echo(line)
+        bundle = read_bundle(objects)
+        objects.read_configuration()  # without it, the replicas could not continue
+        introduced = bundle.next_ca is not None  # the replicas rotate already
+        first = Step.REPLACE if drop_old else None if introduced else Step.INTRODUCE
+        steps = list(plan(bundle, first, _now(), Policy()))
+        if yes and first:
+            force(objects, first, _now, time.sleep)
+    for step in steps:
+        click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
+    if not yes:
+        click.echo(DRY_RUN, err=True)
 
 
 def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
@@ -198,16 +194,12 @@ def _status_as_json(secret: str, report: health.Status, now: datetime) -> dict[s
                 "notBefore": certificate.not_before.isoformat(),
                 "notAfter": certificate.not_after.isoformat(),
                 "daysLeft": _days_left(certificate, now),
-                "serial": f"{certificate.serial:x}",
                 "fingerprint": certificate.fingerprint,
             }
             for what, certificate in report.certificates
         ],
         "next": report.next and {"step": report.next.step, "why": report.next.why, "due": report.next.due.isoformat()},
-        "webhooks": [
-            {"name": name, "caBundle": ca_bundle, "trusted": trusts}
-            for name, (ca_bundle, trusts) in report.webhooks.items()
-        ],
+        "webhooks": [{"name": name, "trusted": trusts} for name, trusts in report.webhooks.items()],
     }
 
 
@@ -216,13 +208,13 @@ def _render_status(secret: str, report: health.Status, now: datetime) -> str:
         (what, cert.subject, _format_time(cert.not_after), str(_days_left(cert, now)), ", ".join(cert.names))
         for what, cert in report.certificates
     ]
-    webhooks = [(name, ca_bundle, "yes" if trusts else "NO") for name, (ca_bundle, trusts) in report.webhooks.items()]
+    webhooks = [(name, "yes" if trusts else "NO") for name, trusts in report.webhooks.items()]
     columns = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     heads = ("CERTIFICATE", "SUBJECT", "NOT AFTER", "DAYS LEFT", "NAMES")
     parts = [
         f"Secret {printable(secret)}\n",
         render_table(heads, certificates, columns=columns, prose=1),
-        render_table(("WEBHOOK", "CABUNDLE", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
+        render_table(("WEBHOOK", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
     ]
     if report.next:
         parts.append(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}\n")

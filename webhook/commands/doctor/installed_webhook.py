@@ -96,7 +96,7 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
         return
     if report.problem:
         yield failure(report.problem, advice)
-    distrusting = [name for name, (_, trusts) in report.webhooks.items() if not trusts]
+    distrusting = [name for name, trusts in report.webhooks.items() if not trusts]
     if distrusting:
         yield failure(f"the caBundle of {listed(distrusting)} does not trust the serving certificate", advice)
     ends = {what: certificate.not_after for what, certificate in report.certificates}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve
 
 RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
 RUNNING_STATES = (State.TOGETHER, State.APART, State.UNSERVED, State.NOT_CONCERNED)
-STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.DROP_EARLY, Step.REPLACE)
+STEPS_NOT_COUNTED = (Step.PUBLISH, Step.REPLACE)
 Families = Iterator[Metric]
 
 
