@@ -13,6 +13,7 @@ from tests.support.builders import (
     Object,
     hotplug_pod,
     node,
+    pinned_vm_pod,
     pod,
     storage,
 )
@@ -20,6 +21,7 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import migratable
 from webhook.cli import commands
+from webhook.placement.wording import restart_advice
 from webhook.reading.kubernetes_yaml import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
@@ -32,6 +34,7 @@ KEEPS = "The share-manager on node-a keeps running for"
 KEPT = f"Its pod is then pinned to node-a. {KEEPS} VM default/other."
 RESTART = f"Restart the VM: virtctl restart vm1 -n default. {KEPT}"
 PLUGGED = vm_pod(node="node-b", claims=[])
+STOP_AND_START = restart_advice("default", "vm1", "Always")
 SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "apart": (
         [vm(), vm_pod(node="node-b", decided="NodeFull")],
@@ -52,14 +55,14 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
             "✗ opted in: the VM is not opted in",
             "✓ not bound to a node yet",
             "unchanged, NotOptedIn: the VM is not opted in",
-            "if opted in: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
+            "if eligible: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
         ],
         OPT_IN + RESTART.removeprefix("R"),
     ),
     "paused and migrating": (
         [vm(), vmi(paused=True), vm_pod(), vm_pod(suffix="new", node="node-b", created="2026-09-01T12:00:00Z")],
-        "Together, CoScheduled: node-a serves claim disk1",
-        ["the VM is paused", "a live migration is in progress"],
+        "Together (paused, migrating), CoScheduled: node-a serves claim disk1",
+        [],
         "No action needed.",
     ),
     "a VMI without a VM": (
@@ -89,6 +92,12 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         "Waiting, CoScheduled: node-a serves claim disk1",
         ["pod virt-launcher-vm1-abcde: Pending, not bound to a node"],
         "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
+    ),
+    "a pin that can not hold": (
+        [vm(), pinned_vm_pod(node="node-b")],
+        "Waiting, ShareManagerMoved: node-a serves claim disk1",
+        ["the scheduler reports:"],
+        f"Pinned to node-b, but node-b no longer runs the share-manager, which is now on node-a; {STOP_AND_START}.",
     ),
 }
 
@@ -129,7 +138,7 @@ def test_a_vm_is_explained_alike_from_a_snapshot_a_live_cluster_and_its_pod(
     file = snapshot(tmp_path, *SERVED, *items)
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", file))
     assert lines[0] == "default/vm1"
-    assert lines[lines.index("Does the webhook handle the next pod?") - 3] == state
+    assert lines[lines.index("Does the webhook handle the new pod?") - 3] == state
     assert [line for line in shown if line not in lines] == []
     assert advice_of(lines) == advice
     server.put(*SERVED, *items)
@@ -227,7 +236,7 @@ def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Pat
     broken = vm(domain={"memory": {"guest": "a lot"}})
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *SERVED, broken)))
     assert advice_of(lines) == "The next start is unknown: a field of the VM or of its pod is malformed."
-    assert "Does the webhook handle the next pod?" not in lines
+    assert "Does the webhook handle the new pod?" not in lines
 
 
 def test_json_and_yaml_hold_the_status_the_steps_and_the_decisions(tmp_path: Path) -> None:
@@ -237,9 +246,9 @@ def test_json_and_yaml_hold_the_status_the_steps_and_the_decisions(tmp_path: Pat
     assert found["name"] == "default/vm1"
     assert (found["vm"]["state"], found["vm"]["storageNode"]) == ("Apart", "node-a")
     titles = [step["title"] for step in found["steps"]]
-    assert titles[:2] == ["Where is the VM?", "Does the webhook handle the next pod?"]
+    assert titles[:2] == ["Where is the VM?", "Does the webhook handle the new pod?"]
     refused = [finding for step in found["steps"] for finding in step["findings"] if finding["holds"] is False]
-    assert refused == [{"text": "opted in: the VM is not opted in", "level": 1, "holds": False, "decisive": True}]
+    assert refused == [{"text": "opted in: the VM is not opted in", "holds": False, "decisive": True}]
     assert (found["decision"]["reason"], found["ifEligible"]["outcome"]) == ("NotOptedIn", "pinned")
     assert (found["patch"], found["warnings"]) == (None, [])
     assert found["advice"] == [SCENES["not opted in"][3]]

@@ -93,12 +93,6 @@ ADVICE = {
 # The beginning of the warning in the response to a dry run that gets no annotation; the command `check` looks for it.
 OBSERVED = "kubevirt-scheduler: observed only: "
 
-# What `explain` says about the opt-in of a pod that the webhook handles.
-OPT_IN_DETAILS = {
-    OptedInBy.ANNOTATION: "by its annotation",
-    OptedInBy.NAMESPACE: "by the label of its namespace",
-    OptedInBy.STORAGE_CLASS: "by the StorageClass of a claim",
-}
 _FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
 # Predicates of a node, which follow its name in a sentence (see `feasibility.FailedCheck`).

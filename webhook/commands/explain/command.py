@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from webhook.commands.admission_requests import pod_name, read_documents, request_from
-from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
-from webhook.commands.explain.lines import NO, YES
+from webhook.commands.admission_requests import read_documents, request_from
+from webhook.commands.explain.explanation import explain_machine, explain_pod, explain_request
+from webhook.commands.explain.sections import Finding, Section
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import (
     as_data,
@@ -21,13 +21,12 @@ from webhook.commands.options import (
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
 from webhook.fleet.move import Surroundings
-from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.fleet.states import Machine
-from webhook.placement.objects.fields import printable, text
+from webhook.placement.objects.fields import JsonObject, printable, text
 from webhook.reading import documents
 from webhook.reading.documents import BadInput
 
-STYLES = {YES: "green", NO: "red"}
+MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", "green"), False: ("✗", "red")}
 MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
@@ -75,20 +74,20 @@ def explain(
         found = [_explained(each, fleet) for each in find(fleet, named, namespace)]
     if output == "text":
         show_settings(fleet.webhook)
-        click.echo("\n".join(map(_render_page, found)), nl=False)
+        click.echo("\n".join(map(_render, found)), nl=False)
     else:
         webhook = fleet.webhook.as_json()
-        click.echo(as_data([each.as_json() | {"webhook": webhook} for each in found], output), nl=False)
+        click.echo(as_data([each | {"webhook": webhook} for each in found], output), nl=False)
 
 
-def _explained(found: Found, fleet: Fleet) -> Explanation:
+def _explained(found: Found, fleet: Fleet) -> JsonObject:
     catalog, settings = fleet.inventory.store, fleet.webhook.predicting
     if isinstance(found, Machine):
         return explain_machine(found, catalog, Surroundings(settings))
-    return explain_pod(pod_name(creation_request(found, settings)), found, before_scheduling(found), catalog, settings)
+    return explain_pod(found, catalog, settings)
 
 
-def _explained_file(file: Path, fleet: Fleet) -> Iterator[Explanation]:
+def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
     settings = fleet.webhook.settings
     items = [(document, *item) for document in read_documents(file) for item in document.objects()]
     requests = [
@@ -107,21 +106,33 @@ def _explained_file(file: Path, fleet: Fleet) -> Iterator[Explanation]:
         if kind == ("v1", "Pod") and exists:
             yield _explained(existing_pod(fleet, item), fleet)
         else:
-            yield explain_request(pod_name(request), request, fleet.inventory.store, settings)
+            yield explain_request(request, fleet.inventory.store, settings)
 
 
-def _render_page(explanation: Explanation) -> str:
+def _render(found: JsonObject) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    page = [click.style(printable(explanation.name), bold=True, underline=True)]
-    for line in explanation.lines:
-        if line.level == 0:
-            page += ["", click.style(printable(line.words), bold=True)]
-            continue
-        indent, mark = "  " * line.level, f"{line.mark} " if line.mark else ""
-        hanging = f"{indent}{' ' * len(mark)}"
-        words = textwrap.fill(
-            printable(line.words), width, initial_indent=hanging, subsequent_indent=hanging, break_on_hyphens=False
-        )
-        styled = click.style(line.mark, fg=STYLES.get(line.mark), dim=line.mark not in STYLES or None) if mark else ""
-        page.append(f"{indent}{styled}{words[len(indent) + len(line.mark) :]}")
+    page = [click.style(printable(found["name"]), bold=True, underline=True)]
+    decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(found), found["advice"]))
+    for section in (*found["steps"], Section("Decision", decision), Section("What to do", advice)):
+        page += ["", click.style(printable(section.title), bold=True)]
+        page += [_line(finding, width) for finding in section.findings]
     return "\n".join([*page, ""])
+
+
+def _decision(found: JsonObject) -> Iterator[str]:
+    for condition, each in (("", found["decision"]), ("if eligible: ", found["ifEligible"])):
+        if each:
+            yield f"{condition}{each['outcome']}, {each['reason']}: {each['message']}"
+    for warning in found["warnings"]:
+        if found["decision"]["message"][:30] not in warning:  # otherwise the decision says the same, not truncated
+            yield f"Warning: {warning}"
+
+
+def _line(finding: Finding, width: int) -> str:
+    mark, color = MARKS.get(finding.holds, ("", ""))
+    shown = mark if finding.decisive else f"({mark})"
+    indent = f"  {shown} " if shown else "  "
+    hanging = " " * len(indent)
+    words = textwrap.fill(printable(finding.text), width - len(indent), break_on_hyphens=False)
+    styled = indent.replace(shown, click.style(shown, fg=color)) if shown else indent
+    return styled + words.replace("\n", f"\n{hanging}")

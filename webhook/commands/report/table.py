@@ -105,11 +105,15 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
     if not wide:
         yield from (vm["state"], *nodes, vm["nextStep"] or NO_VALUE)
         return
-    changes = [mark for mark in ("paused", "migrating") if vm[mark]]
-    state = f"{vm['state']} ({', '.join(changes)})" if changes else vm["state"]
-    yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state)
+    yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state_words(vm))
     yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
     yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
+
+
+def state_words(vm: JsonObject) -> str:
+    """Return the state of a VM, such as "Together (paused, migrating)"."""
+    changes = [mark for mark in ("paused", "migrating") if vm[mark]]
+    return f"{vm['state']} ({', '.join(changes)})" if changes else vm["state"]
 
 
 def traffic_cells(traffic: JsonObject) -> Iterator[str]:
