@@ -166,6 +166,11 @@ class Run:
         """Return how many migrations the run has created."""
         return sum(bool(each.migration) for each in self.relocations)
 
+    @property
+    def moved(self) -> int:
+        """Return how many VMs the run has moved."""
+        return sum(each.stage is Stage.MOVED for each in self.relocations)
+
     def finished(self, limits: Limits) -> bool:
         """Return whether nothing runs and nothing more may be created."""
         if self.in_flight:
@@ -245,17 +250,11 @@ def updated(run: Run, changed: Relocation) -> Run:
 
 
 def replanned(run: Run, plan: Iterable[Relocation]) -> Run:
-    """Return the run with what is left in the order of a new plan, which may add VMs.
-
-    A VM that waits, but that the new plan doesn't move, comes last: its turn may come, and then it is checked again.
-    """
-    begun = [each for each in run.relocations if each.stage is not Stage.WAITING]
-    taken = {each.move.key for each in begun}
-    planned = [each for each in plan if each.move.key not in taken]
-    taken |= {each.move.key for each in planned}
-    return replace(
-        run, relocations=(*begun, *planned, *(each for each in run.relocations if each.move.key not in taken))
-    )
+    """Return the run with a new plan. A VM that was skipped gets another turn, and one that was moved does not."""
+    moved = {each.move.key for each in run.relocations if each.stage is Stage.MOVED}
+    planned = {each.move.key: each for each in plan if each.move.key not in moved}
+    kept = (each for each in run.relocations if each.move.key not in planned)
+    return replace(run, relocations=(*kept, *planned.values()))
 
 
 def advance(run: Run, view: View, limits: Limits) -> Run:

@@ -145,9 +145,8 @@ def _node(candidate: Candidate, trace: Trace) -> Iterator[Finding]:
             yield Finding(words, not found, decisive)
             failed = failed or bool(decisive and found)
     if trace.contested:
-        yield Finding(
-            f"{candidate.node_name} {trace.contested}, and pinned pods wait to start there", False, not failed
-        )
+        problem = f"{candidate.node_name} {trace.contested}, and pinned pods wait to start there"
+        yield Finding(problem, holds=False, decisive=not failed)
     if taint := untolerated_taint(candidate):
         yield Finding(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", holds=False)
     for fit in candidate.resource_fits():

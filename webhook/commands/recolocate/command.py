@@ -18,12 +18,12 @@ from webhook.commands.options import (
     prometheus_options,
     selector_option,
 )
-from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector
+from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_lines, why
-from webhook.commands.recolocate.run import Reporter, migrate
+from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
 from webhook.commands.subjects import not_found
 from webhook.fleet.move import Move, Proposal, Surroundings
-from webhook.fleet.run import Limits
+from webhook.fleet.run import Limits, Run
 from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
@@ -117,11 +117,16 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         lines = list(restart_lines(proposals))
         click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
     elif yes:
-        limits, moves = Limits(parallel, settle=settle, most=most), relocations(proposals)
+        moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
         _print_risks(proposals if names else (), settle if moves else None)
-        reporter = Reporter(as_json=output == "json")
-        if not migrate(cluster, moves, lambda: relocations(plan()), limits, webhook.predicting, reporter):
-            raise SystemExit(EXIT_FAILED)
+        with answered():
+            limits = with_own_limits(Limits(parallel, settle=settle, most=most), cluster)
+        with interrupts() as presses:
+            run = MigrationRun(
+                cluster, Run(moves), lambda: relocations(plan()), limits, webhook.predicting, reporter, presses
+            )
+            if not run.run():
+                raise SystemExit(EXIT_FAILED)
     elif output == "json":
         for each in proposals:
             click.echo(json.dumps(describe(each)))

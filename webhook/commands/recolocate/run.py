@@ -22,25 +22,19 @@ from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
-from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
 from webhook.reading.listing import read_inventory
 
 POLL = 0.5  # seconds between two reads of the cluster
 LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
-PATIENCE = 300.0  # seconds to wait for an unreachable API server: it may restart, for example in an upgrade
-PLAN_INTERVAL = 10.0  # seconds between two plans while migrations run: a plan reads the whole cluster
+# Seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade. One that has just
+# started also refuses requests (401, 403), until it has read its roles.
+PATIENCE = 300.0
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
-# An API server that has just started refuses requests until it has read its roles, for some seconds.
-REFUSALS, PATIENCE_IF_REFUSED = (401, 403), 30.0  # seconds
 # A quota or another webhook also refuses a request with 403, but for this VM only.
 MISSING_RIGHT = 'is forbidden: User "'
 INTERRUPTED = "interrupted"
-WORDS = {
-    Stage.WAITING: "waiting to be recreated",
-    Stage.SETTLING: "migrated, watching the first VM of its StorageClass",
-}
 
 Plan = Callable[[], Sequence[Relocation]]  # reads the cluster, and plans the moves again
 
@@ -80,23 +74,17 @@ class Reporter:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json, self._last_note = as_json, ""
-        self._began: dict[Key, float] = {}
 
-    def changed(self, relocation: Relocation, now: float) -> None:
-        """Report that a VM has reached another stage. `now` are monotonic seconds."""
+    def changed(self, relocation: Relocation) -> None:
+        """Report that a VM has reached another stage."""
         move, stage, detail = relocation.move, relocation.stage, relocation.detail
-        if stage is Stage.MIGRATING:
-            self._began[move.key] = now
-        seconds = round(now - self._began[move.key], 1) if move.key in self._began else None
         if self._as_json:
             names = {"namespace": move.namespace, "name": move.name, "source": move.source, "target": move.target}
-            rest = {"migration": relocation.migration or None, "canary": relocation.canary, "seconds": seconds}
-            click.echo(json.dumps(names | {"stage": stage.value} | rest | {"detail": detail or None}))
-            return
-        took = f" after {seconds:.0f} s" if seconds and stage not in IN_FLIGHT else ""
-        words = WORDS.get(stage, stage.value.lower())
-        line = f"{'/'.join(move.key)}  {move.source} -> {move.target}  {words}{took}"
-        click.echo(printable(f"{line}: {detail}" if detail else line))
+            rest = {"migration": relocation.migration or None, "canary": relocation.canary, "detail": detail or None}
+            click.echo(json.dumps(names | {"stage": stage.value} | rest))
+        else:
+            line = f"{'/'.join(move.key)}  {move.source} -> {move.target}  {stage.lower()}"
+            click.echo(printable(f"{line}: {detail}" if detail else line))
 
     def note(self, words: str) -> None:
         """Print a message about the whole run, unless it repeats the previous message."""
@@ -110,11 +98,8 @@ class Reporter:
         left = [(each.move.namespace, each.migration) for each in run.relocations if each.stage in IN_FLIGHT]
         if self._as_json:
             summary = {stage.value.lower(): counts[stage] for stage in Stage}
-            click.echo(
-                json.dumps(
-                    {"summary": summary, "stopped": run.stopped or None, "left": ["/".join(each) for each in left]}
-                )
-            )
+            names = ["/".join(each) for each in left]
+            click.echo(json.dumps({"summary": summary, "stopped": run.stopped or None, "left": names}))
             return
         numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
         click.echo(f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
@@ -124,26 +109,8 @@ class Reporter:
             self.note(f"Still running: migration {name} in namespace {namespace}")
 
 
-def migrate(  # noqa: PLR0913, PLR0917 (what the command knows)
-    cluster: ClusterClient,
-    moves: Sequence[Relocation],
-    plan: Plan,
-    limits: Limits,
-    settings: Settings,
-    report: Reporter,
-) -> bool:
-    """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run.
-
-    `plan` reads the cluster, and plans the moves again. Raises BadInput if KubeVirt's limits can't be read.
-    """
-    with answered():
-        limits = migrations.with_own_limits(limits, cluster)
-    with interrupts() as presses:
-        return MigrationRun(cluster, Run(tuple(moves)), plan, limits, settings, report, presses).run()
-
-
 class MigrationRun:
-    """One run against one cluster."""
+    """One run against one cluster. `plan` reads the cluster, and plans the moves again."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (the run's parts)
         self,
@@ -158,22 +125,21 @@ class MigrationRun:
     ) -> None:
         self._cluster, self._limits, self._settings = cluster, limits, settings
         self._run, self._plan, self._report, self._presses = run, plan, report, presses
-        self._outdated, self._plan_at = False, 0.0
         self._clock, self._suffix = clock, secrets.token_hex(3)
         # By the namespace and name of a migration: the source node of another client's, and when it was seen first.
         self._sources: dict[Key, str] = {}
         self._seen: dict[Key, float] = {}
         self._answered_at = self._list_at = self._clock()
-        self._refused_at: float | None = None  # since when each request is refused
+        self._moved_at_plan = 0  # how many VMs the run had moved at its last plan
 
     def run(self) -> bool:
-        """Migrate until all is done, a migration fails, or the user interrupts twice."""
-        while not self._run.finished(self._limits):
+        """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run."""
+        while not self._is_over():
             try:
                 self._pass()
-                self._answered_at, self._refused_at = self._clock(), None
+                self._answered_at = self._clock()
             except (ClusterError, BadInput) as error:
-                if self._is_hopeless(error):
+                if self._clock() - self._answered_at > PATIENCE:
                     self._change(runs.stopped(self._run, str(error)))
                     break
                 self._report.note(f"A request failed, retrying: {error}")
@@ -182,35 +148,27 @@ class MigrationRun:
                 self._report.note("Interrupted: waiting for running migrations. To exit now, press Ctrl-C again.")
             if self._presses.count > 1:
                 break
-            if not self._run.finished(self._limits):
+            if not self._is_over():
                 self._presses.sleep(POLL)
         self._report.end(self._run)
         return not self._run.stopped
 
-    def _is_hopeless(self, error: Exception) -> bool:
-        now = self._clock()
-        if not (isinstance(error, ClusterError) and error.code in REFUSALS):
-            self._refused_at = None
-            return now - self._answered_at > PATIENCE
-        self._refused_at = now if self._refused_at is None else self._refused_at
-        return now - self._refused_at > PATIENCE_IF_REFUSED
+    def _is_over(self) -> bool:
+        """Return whether nothing is left to do. After a plan that has moved a VM, others may fit: it plans again."""
+        run, limits = self._run, self._limits
+        may_plan = not (run.stopped or self._presses.count or run.begun == limits.most)
+        return run.finished(limits) and not (may_plan and run.moved > self._moved_at_plan)
 
     def _pass(self) -> None:
-        view, moving = self._look(self._in_flight()), {each.move.key for each in self._run.in_flight}
+        view = self._look(self._in_flight())
         self._withdraw(view)
         self._change(runs.advance(self._run, view, self._limits))
-        self._outdated |= any(each.move.key in moving and each.stage not in IN_FLIGHT for each in self._run.relocations)
-        self._plan_again()
+        if self._run.finished(self._limits) and not self._is_over():
+            self._change(runs.replanned(self._run, self._plan()))
+            self._moved_at_plan = self._run.moved
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
         if runs.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
             self._create(self._look(migrations.list_migrations(self._cluster)))
-
-    def _plan_again(self) -> None:
-        """Plan the VMs that are left after a migration: it may have freed capacity, or taken it."""
-        may_go_on = not (self._run.stopped or self._presses.count or self._run.begun == self._limits.most)
-        if self._outdated and may_go_on and (not self._run.in_flight or self._clock() >= self._plan_at):
-            self._change(runs.replanned(self._run, self._plan()))
-            self._outdated, self._plan_at = False, self._clock() + PLAN_INTERVAL
 
     def _create(self, view: View) -> None:
         self._withdraw(view)  # migrations of an earlier run
@@ -302,5 +260,5 @@ class MigrationRun:
         previous, self._run = self._run, run
         stages = {each.move.key: each.stage for each in previous.relocations}
         for each in run.relocations:
-            if each.stage is not stages.get(each.move.key, Stage.WAITING):
-                self._report.changed(each, self._clock())
+            if each.stage not in (Stage.WAITING, stages.get(each.move.key)):
+                self._report.changed(each)
