@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from tests.support.builders import OPT_IN, Object, virtual_machine
 from tests.support.fake_api_server import ApiServer, error_response, status
 from webhook.cli import commands
-from webhook.fleet.gitops import SIGNS, Sign, managed_by
+from webhook.fleet.gitops import SIGNS, managed_by
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
 PLURAL = "virtualmachines"
@@ -97,23 +97,23 @@ def test_a_vm_that_is_managed_elsewhere_is_named_and_skipped(server: ApiServer, 
     assert run("opt-in").exit_code == 0  # nothing to change
 
 
-@pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: f"{sign.field} {sign.key}")
-def test_each_sign_of_another_program_counts(sign: Sign) -> None:
+@pytest.mark.parametrize(("program", "field", "key"), SIGNS)
+def test_each_sign_of_another_program_counts(program: str, field: str, key: str) -> None:
     vm = virtual_machine()
     fields: Object = {
-        "annotation": {"annotations": {sign.key: sign.value or "x"}},
-        "label": {"labels": {sign.key: sign.value or "x"}},
-        "field manager": {"managedFields": [{"manager": "kubectl"}, {"manager": sign.key}]},
+        "annotation": {"annotations": {key: "x"}},
+        "label": {"labels": {key: "x"}},
+        "field manager": {"managedFields": [{"manager": "kubectl"}, {"manager": key}]},
     }
-    vm["metadata"] |= fields[sign.field]
-    assert managed_by(vm) == f"{sign.program} ({sign.field} {sign.key})"
+    vm["metadata"] |= fields[field]
+    assert managed_by(vm) == f"{program} ({field} {key})"
 
 
 @pytest.mark.parametrize(
     "metadata",
     [
         {},
-        {"labels": {"app.kubernetes.io/managed-by": "kubectl", "app.kubernetes.io/instance": "shop"}},
+        {"labels": {"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/instance": "shop"}},
         {"managedFields": [{"manager": "kubectl-client-side-apply"}, {"manager": "virt-controller"}]},
         {"ownerReferences": [{"kind": "Application", "name": "a"}]},
     ],

@@ -209,7 +209,7 @@ def test_a_webhook_that_changes_no_pod_places_a_vm_anywhere() -> None:
     ]:
         found = statuses(*SERVED, *manifests, vm_pod(node="node-b"), OTHER_USER, action=Action.OBSERVE)["vm1"]
         assert found.start
-        assert (if_started(found.start), found.start_helps) == (words, False)
+        assert (if_started(found.start), found.start.helps) == (words, False)
 
 
 def test_the_disk_that_decides_at_the_next_start_has_users() -> None:
@@ -229,22 +229,23 @@ def test_the_number_of_listed_users_is_limited() -> None:
 
 def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
     fleet = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
-    assert status(*fleet).start_helps
-    assert not status(*fleet, steering=False).start_helps
+    for steering in (True, False):
+        start = status(*fleet, steering=steering).start
+        assert start
+        assert start.helps is steering
     found = status(claim(), volume(), *NODES, vm(**DISK), steering=False)
-    assert (found.state, found.reason, found.start_helps) == (State.STOPPED, Reason.COLD_START, False)
+    assert (found.state, found.reason) == (State.STOPPED, Reason.COLD_START)
     assert found.start
-    assert if_started(found.start) == "anywhere"
+    assert (if_started(found.start), found.start.helps) == ("anywhere", False)
 
 
-def test_a_start_that_fails_keeps_its_error() -> None:
+def test_a_start_that_fails_has_a_reason() -> None:
     template = vm_pod(node="", overhead={"cpu": "a lot"})
     found = assess(
         Machine("default", "vm1", Applicant("default", (), (), ()), template=template), catalog(*SERVED), Settings()
     )
     assert found.start
     assert found.start.decision.reason is Reason.INTERNAL_ERROR
-    assert found.start.error is not None
 
 
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:

@@ -9,7 +9,7 @@ from tests.support.fleet import statuses, vm, vm_pod, vmi
 from webhook.fleet.traffic import Traffic, crossing, describe_traffic, read_rates
 
 READ, WRITE = "kubevirt_vmi_storage_iops_read_total", "kubevirt_vmi_storage_write_traffic_bytes_total"
-DISKS = {"remote": Traffic(1, 10), "local": Traffic(2, 20), "block": Traffic(4, 40), "config": Traffic(8, 80)}
+DISKS = {"remote": Traffic(10, 1), "local": Traffic(20, 2), "block": Traffic(40, 4), "config": Traffic(80, 8)}
 CLUSTER = [
     *storage("remote", "node-a"),
     *storage("local", "node-b"),
@@ -43,15 +43,15 @@ def test_the_rates_of_a_disk_are_summed_and_other_samples_ignored() -> None:
         sample(READ, "1", name="vm2") | {"value": None},
         sample(READ, "1", name="vm3") | {"value": []},
     ])  # fmt: skip
-    assert found == {("shop", "vm1"): {"disk": Traffic(3.5, 1e6)}, ("shop", "vm2"): {"disk": Traffic()}}
+    assert found == {("shop", "vm1"): {"disk": Traffic(1e6, 3.5)}, ("shop", "vm2"): {"disk": Traffic()}}
 
 
 @pytest.mark.parametrize(
     ("drives", "volumes", "expected"),
     [
-        (DISKS, VOLUMES, Traffic(1, 10)),
-        ({"vda": Traffic(1, 10), "vdb": Traffic(2, 20)}, VOLUMES, Traffic(3, 30)),
-        (DISKS, VOLUMES[:1], Traffic(15, 150)),
+        (DISKS, VOLUMES, Traffic(10, 1)),
+        ({"vda": Traffic(10, 1), "vdb": Traffic(20, 2)}, VOLUMES, Traffic(30, 3)),
+        (DISKS, VOLUMES[:1], Traffic(150, 15)),
         ({}, VOLUMES, Traffic()),
     ],
     ids=["named disks", "disks without names", "disks that the VMI does not name", "no rates"],
@@ -69,5 +69,5 @@ def test_nothing_of_a_stopped_vm_crosses_the_network() -> None:
 
 
 def test_the_summary_says_how_much_traffic_crosses_the_network() -> None:
-    assert describe_traffic(Traffic(110, 1e8)) == "110 operations and 100.0 MB per second cross the network"
+    assert describe_traffic(Traffic(1e8, 110)) == "110 operations and 100.0 MB per second cross the network"
     assert describe_traffic(Traffic()) == "no disk traffic crosses the network"

@@ -33,13 +33,13 @@ OPT_IN = "pt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes"
 ANNOTATE = 'kubevirt-scheduler/co-schedule: "true"'
 RECOLOCATE = "Live-migrate it to node-a: kubevirt-scheduler recolocate vm1 -n default --yes."
 OPTED_OUT = {"kubevirt-scheduler/co-schedule": "false"}
-BY_HELM = "Helm (label app.kubernetes.io/managed-by) manages it"
+BY_HELM = "Helm (annotation meta.helm.sh/release-name) manages it"
 AT_ITS_SOURCE = f"Annotate the VM's spec.template with {ANNOTATE} at its source, because {BY_HELM}"
 ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the mode preferred."
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
-HELM = {"app.kubernetes.io/managed-by": "Helm"}
+HELM = {"meta.helm.sh/release-name": "shop"}
 STOP_AND_START = restart_advice("default", "vm1", "Always")
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
 NAMED = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
@@ -59,8 +59,8 @@ def strategy(name: str, **rest: Any) -> Object:
     return built
 
 
-def labeled(manifest: Object, labels: Object) -> Object:
-    return manifest | {"metadata": manifest["metadata"] | {"labels": labels}}
+def annotated(manifest: Object, annotations: Object) -> Object:
+    return manifest | {"metadata": manifest["metadata"] | {"annotations": annotations}}
 
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
@@ -94,7 +94,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, opted out", [*SERVED, vm(annotations=OPTED_OUT, opt_in=False), vm_pod(node="node-b"), OTHER],
      f"The VM is opted out, so it stays where it is. To change that, o{OPT_IN}."),
     ("apart, managed by Helm",
-     [*SERVED, labeled(vm(opt_in=False), HELM), vm_pod(node="node-b"), OTHER],
+     [*SERVED, annotated(vm(opt_in=False), HELM), vm_pod(node="node-b"), OTHER],
      f"{AT_ITS_SOURCE}, then r{RESTART} {PINNED} {KEEPS}"),
     ("apart, a VMI that is not opted in", [*SERVED, FIXED, vm_pod(node="node-b", opt_in=None), OTHER],
      f"Annotate the VMI in its manifest with {ANNOTATE}, then d{RECREATE}. {PINNED} {KEEPS}"),

@@ -9,13 +9,12 @@ from enum import StrEnum
 from itertools import chain
 
 from webhook.fleet.forecast_catalog import forecast
-from webhook.fleet.next_pod import as_if_eligible, creation_request, target_pod
-from webhook.fleet.states import Future, State, Status
+from webhook.fleet.next_pod import target_pod
+from webhook.fleet.states import Future, State, Status, decide_start
 from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
@@ -225,9 +224,9 @@ class Proposal:
     traffic: Traffic | None = None
 
     @property
-    def rank(self) -> tuple[float, float, int]:
+    def rank(self) -> tuple[Traffic, int]:
         """Return the place in the plan: the VM whose storage causes most traffic comes first, then the largest gain."""
-        return *(self.traffic or Traffic()).rank, self.gain
+        return self.traffic or Traffic(), self.gain
 
     @property
     def action(self) -> str:
@@ -274,7 +273,7 @@ def _may_restart(proposal: Proposal) -> bool:
         return False
     if refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
         return False
-    return status.start_helps and can_restart(status.machine.vm)
+    return status.start is not None and status.start.helps and can_restart(status.machine.vm)
 
 
 def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: list[Pod]) -> bool:
@@ -282,8 +281,7 @@ def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed:
     start = status.start
     if start is None or start.future is Future.FOLLOWS:  # the VM starts on any node
         return start is not None
-    template, _ = as_if_eligible(mapping(status.machine.template), status.opted_in_by, around.settings)
-    request, later = creation_request(template, around.settings), forecast(catalog, start.stopped, placed)
-    decision = without_patch(request, later, around.settings).decision
+    later = forecast(catalog, start.stopped, placed)
+    decision = decide_start(status.machine, status.opted_in_by, later, around.settings)
     placed += [decision.reservation] if decision.reservation else []
     return decision.outcome is Outcome.PINNED

@@ -3,20 +3,18 @@
 The rules are explained in docs/explanation/loopback-nfs.md and docs/guides/leave-nfs.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
 from webhook.fleet.volume_users import other_users
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
 _FLUSHER_LONGHORN, _FLUSHER_KERNEL = (1, 7, 3), (5, 6)
 _CACHED = frozenset({"writethrough", "writeback"})
-NAMED = 3  # VMs in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +42,12 @@ class Servers:
 class OverNfs:
     """The claims of a VM over NFS: those that it writes through the page cache, and those that can move to Block.
 
-    `unprotected` means that the NFS server of the cached ones can block with its client.
+    `exposed` means that loopback NFS can block the VM.
     """
 
     cached: tuple[str, ...] = ()
-    unprotected: bool = False
+    exposed: bool = False
     can_leave: tuple[str, ...] = ()
-
-    @property
-    def exposed(self) -> bool:
-        """Return whether loopback NFS can block the VM."""
-        return bool(self.cached) and self.unprotected
 
     @property
     def words(self) -> str:
@@ -82,7 +75,7 @@ def over_nfs(status: Status, catalog: Catalog, servers: Servers) -> OverNfs:
     spec = mapping(machine.vmi, "spec") or mapping(machine.vm, "spec", "template", "spec")
     cached = tuple(each for each in cached_claims(spec) if _serves(machine.namespace, each, catalog))
     unprotected = servers.old_longhorn or servers.has_old_kernel(status.storage_node or status.node)
-    return OverNfs(cached, unprotected, tuple(_can_leave(status, spec, catalog)))
+    return OverNfs(cached, bool(cached) and unprotected, tuple(_can_leave(status, spec, catalog)))
 
 
 def _serves(namespace: str, name: str, catalog: Catalog) -> bool:
@@ -108,11 +101,10 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
             yield claim
 
 
-def summarize_nfs(found: Mapping[Key, OverNfs]) -> JsonObject:
+def summarize_nfs(found: Collection[OverNfs]) -> JsonObject:
     """Count the VMs that loopback NFS exposes and those that can leave NFS. The text is empty if there are none."""
-    exposed = sorted("/".join(key) for key, each in found.items() if each.exposed)
-    leaving = sum(bool(each.can_leave) for each in found.values())
-    more = [f"{len(exposed) - NAMED} more"] if len(exposed) > NAMED else []
-    parts = [f"loopback NFS exposes {len(exposed)} ({', '.join((*exposed[:NAMED], *more))})"] if exposed else []
-    parts += [f"{leaving} can leave NFS"] if leaving else []
-    return {"exposed": len(exposed), "canLeave": leaving, "text": "; ".join(parts)}
+    exposed = sum(each.exposed for each in found)
+    leaving = sum(bool(each.can_leave) for each in found)
+    parts = [f"loopback NFS exposes {exposed}"] * bool(exposed) + [f"{leaving} can leave NFS"] * bool(leaving)
+    words = f"{'; '.join(parts)} (to list them: -o wide)" if parts else ""
+    return {"exposed": exposed, "canLeave": leaving, "text": words}

@@ -88,8 +88,7 @@ class Start:
     `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule, and
     so does `future`. `enforced` means that the webhook changes pods; otherwise, the VM starts anywhere. `stopped` are
     the Longhorn volumes that only this VM uses: their share-managers stop with the VM. `users` are the first of the
-    other VMs and pods that use the volumes that the target node serves. `error` is the exception behind an
-    `InternalError`.
+    other VMs and pods that use the volumes that the target node serves.
     """
 
     decision: Decision
@@ -98,7 +97,6 @@ class Start:
     enforced: bool = True
     stopped: frozenset[str] = frozenset()
     users: tuple[VolumeUser, ...] = ()
-    error: Exception | None = None
 
     @property
     def helps(self) -> bool:
@@ -130,11 +128,6 @@ class Status:
     opted_in_by: OptedInBy = OptedInBy.NOTHING
     opted_out: bool = False
     claims: tuple[ClaimFinding, ...] = ()
-
-    @property
-    def start_helps(self) -> bool:
-        """Return whether a start would place the VM on the node of its storage."""
-        return self.start is not None and self.start.helps
 
     @property
     def opted_in(self) -> bool:
@@ -253,14 +246,20 @@ def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
 
 
 def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
-    template, broken = as_if_eligible(mapping(machine.template), by, settings)
     stopped = _stopped_volumes(machine, storage, catalog)
-    injection = without_patch(creation_request(template, settings), forecast(catalog, stopped), settings)
-    decision, vmi = injection.decision, machine.pod.vmi_uid if machine.pod else ""
+    decision = decide_start(machine, by, forecast(catalog, stopped), settings)
+    vmi = machine.pod.vmi_uid if machine.pod else ""
     users = other_users(_served_claims(storage, decision), machine.namespace, vmi, catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     future = _future(decision, stopped, settings)
-    return Start(decision, future, next(iter(broken), None), enforced, stopped, users, injection.error)
+    stopped_by = Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else None
+    return Start(decision, future, stopped_by, enforced, stopped, users)
+
+
+def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
+    """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
+    template, _ = as_if_eligible(mapping(machine.template), by, settings)
+    return without_patch(creation_request(template, settings), catalog, settings).decision
 
 
 def _stopped_volumes(machine: Machine, storage: _Storage, catalog: Catalog) -> frozenset[str]:

@@ -28,17 +28,12 @@ def query() -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Traffic:
-    """Operations and bytes per second."""
+    """Bytes and operations per second."""
 
-    operations: float = 0.0
     bytes: float = 0.0
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Return the order of VMs: by bytes, then by operations."""
-        return self.bytes, self.operations
+    operations: float = 0.0
 
     def as_json(self) -> JsonObject:
         """Return the traffic for programs."""
@@ -46,7 +41,7 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         """Return the sum."""
-        return Traffic(self.operations + other.operations, self.bytes + other.bytes)
+        return Traffic(self.bytes + other.bytes, self.operations + other.operations)
 
 
 # The rates of the disks of each VM, by the name of the disk.

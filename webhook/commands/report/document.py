@@ -29,7 +29,7 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     moves = sum(each.action == "migrate" for each in plan.values())
     traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
     if traffic:
-        statuses = sorted(statuses, key=lambda each: traffic[each.machine.key].rank, reverse=True)
+        statuses = sorted(statuses, key=lambda each: traffic[each.machine.key], reverse=True)
     nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers()) for each in statuses}
     return {
         "vms": [
@@ -41,7 +41,7 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
         ],
         "nodes": [_node(load, by_node[load.name]) for load in loads],
         "summary": summarize(statuses)
-        | {"togetherAfterRecolocate": moves, "traffic": _total(traffic), "nfs": summarize_nfs(nfs)},
+        | {"togetherAfterRecolocate": moves, "traffic": _total(traffic), "nfs": summarize_nfs(nfs.values())},
     }
 
 
@@ -120,7 +120,7 @@ def summarize(statuses: Iterable[Status]) -> JsonObject:
     states, after_restart, after_opt_in = Counter[State](), 0, 0
     for status in statuses:
         states[status.state] += 1
-        if status.state is State.APART and status.start and status.start_helps:
+        if status.state is State.APART and status.start and status.start.helps:
             after_restart += 1
             after_opt_in += status.start.stopped_by is not None
     counts: JsonObject = {"vms": states.total()} | {key: states[state] for state, key in STATE_KEYS.items()}
