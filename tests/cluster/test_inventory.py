@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, share_manager_pod, storage
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
-from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.store import Store, parse_time
 from webhook.cluster.fleet_counts import COUNT_SECONDS, FleetCounter
 from webhook.cluster.machines import node_loads, seconds_since_creation
 from webhook.fleet.states import Machine, State, assess
@@ -49,7 +49,7 @@ def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
 def test_the_age_of_a_pod_is_known_if_both_times_are_valid() -> None:
     created, now = "2026-08-01T12:00:00Z", "2026-08-01T12:01:00Z"
     for time, at, age in (created, now, 60), (created, "", None), ("yesterday", now, None), (created[:-1], now, None):
-        assert seconds_since_creation({"metadata": {"creationTimestamp": time}}, at) == age
+        assert seconds_since_creation({"metadata": {"creationTimestamp": time}}, parse_time(at)) == age
 
 
 def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:

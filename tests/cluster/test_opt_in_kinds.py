@@ -142,7 +142,7 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
     assert "secret" not in str(kept)
     file = tmp_path / "cluster.yaml"
     file.write_text("---\n".join(map(to_yaml, kept)))
-    store = read([file]).inventory.store
+    store = read([file])[0].store
     assert store.namespace_opt_in("default") is True
     assert store.storage_class_opts_in("longhorn-rwx") is True
 

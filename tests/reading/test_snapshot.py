@@ -27,7 +27,7 @@ from webhook.reading.snapshot import DESCRIPTION, read
 
 
 def load(paths: list[Path]) -> Store:
-    return read(paths).inventory.store
+    return read(paths)[0].store
 
 
 def list_of(*items: Any, kind: str = "List") -> Object:
@@ -98,9 +98,9 @@ def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -
         "Pod default/a: TypeError": pod("a", affinity={"podAntiAffinity": UNUSABLE_TERM}),
     }
     path = write_file(tmp_path, claim("good"), list_of(*malformed.values()))
-    loaded = read([path])
-    assert loaded.inventory.store.claim("default", "good")
-    assert loaded.malformed == [f"{path}: document 2: {words}" for words in malformed]
+    inventory, _ = read([path])
+    assert inventory.store.claim("default", "good")
+    assert inventory.malformed == [f"{path}: document 2: {words}" for words in malformed]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
         catalogs = [
             live.store,
             read_inventory(client, Settings()).store,
-            read([file]).inventory.store,
+            read([file])[0].store,
         ]
     for subject in SUBJECTS:
         admission = request(subject, subject["metadata"]["namespace"])
@@ -102,7 +102,7 @@ def test_a_vm_with_a_null_template_is_listed(template: Object | None) -> None:
     with ApiServer() as server:
         server.put(machine)
         inventory = read_inventory(ClusterClient(Api(server.url)), Settings())
-    assert inventory.skipped == {}
+    assert inventory.malformed == []
     assert [each.name for each in inventory.machines(Settings())] == ["odd"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
-from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.store import Store, parse_time
 from webhook.cluster.machines import Inventory
 from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
@@ -69,7 +69,7 @@ def vm_pod(
 
 def inventory(*manifests: Object) -> Inventory:
     """Build the inventory of a cluster that holds only these objects."""
-    found = Inventory(time=NOW)
+    found = Inventory(Store(taken_at=parse_time(NOW)))
     for manifest in manifests:
         found.keep(manifest["kind"], manifest)
         fact = READERS[manifest["kind"]](manifest) if manifest["kind"] in READERS else None

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import LONGHORN_VERSION
@@ -94,8 +95,8 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
 class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
-    `blueprints` are instance types, preferences, and their ControllerRevisions. `skipped` counts the objects that could
-    not be read, by kind. `time` is when the cluster was read, in RFC 3339, empty if unknown.
+    `blueprints` are instance types, preferences, and their ControllerRevisions. `malformed` has a line
+    for each object that could not be read.
     """
 
     store: Store = field(default_factory=Store)
@@ -106,8 +107,12 @@ class Inventory:
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    time: str = ""
+    malformed: list[str] = field(default_factory=list)
+
+    @property
+    def time(self) -> str:
+        """Return when the cluster was read, in RFC 3339; empty if unknown."""
+        return f"{self.store.taken_at:%Y-%m-%dT%H:%M:%SZ}" if self.store.taken_at else ""
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
@@ -142,7 +147,7 @@ class Inventory:
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
-        paused, age = has_condition(vmi, "Paused"), seconds_since_creation(manifest, self.time)
+        paused, age = has_condition(vmi, "Paused"), seconds_since_creation(manifest, self.store.taken_at)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
@@ -170,9 +175,9 @@ class Inventory:
             return None, ""
 
 
-def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:
-    """Return the age of an object at a time, which is in RFC 3339; None if either is unknown."""
-    created, now = parse_time(text(item, "metadata", "creationTimestamp")), parse_time(time)
+def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> float | None:
+    """Return the age of an object; None if either time is unknown."""
+    created = parse_time(text(item, "metadata", "creationTimestamp"))
     return (now - created).total_seconds() if created and now else None
 
 

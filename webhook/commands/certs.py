@@ -25,6 +25,7 @@ from webhook.commands.options import (
     yes_option,
 )
 from webhook.commands.tables import render_table
+from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
 from webhook.reading.documents import BadInput
 
@@ -50,6 +51,7 @@ _certificate_options = together(
     click.option(
         "--secret",
         default=DEFAULT_SECRET,
+        type=namespace_and_name,
         show_default=True,
         metavar="NAMESPACE/NAME",
         help="The Secret with the certificates.",
@@ -69,7 +71,7 @@ _certificate_options = together(
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
 @output_option("table", "json")
 @_certificate_options
-def status(output: str, secret: str, configuration: str, **live: str | None) -> None:
+def status(output: str, secret: Key, configuration: str, **live: str | None) -> None:
     """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
 
     The command also shows a Secret that cert-manager or you created.
@@ -99,25 +101,25 @@ def status(output: str, secret: str, configuration: str, **live: str | None) -> 
 @certs.command(short_help="issue a new serving certificate now")
 @yes_option
 @_certificate_options
-def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> None:
+def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> None:
     """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
 
     \b
     Example:
       kubevirt-scheduler certs renew --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects = _certificate_objects(secret, configuration, live)
+    objects, name = _certificate_objects(secret, configuration, live), "/".join(secret)
     with _certificate_errors_as_bad_input():
         if not yes:
             end = read(read_bundle(objects).leaf.certificate).not_after
             click.echo(
-                f"Secret {secret} would get a new serving certificate. The old one is valid until {_format_time(end)}"
+                f"Secret {name} would get a new serving certificate. The old one is valid until {_format_time(end)}"
             )
             click.echo(DRY_RUN, err=True)
             return
         result = force(objects, Step.RENEW, _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
-    click.echo(f"Secret {secret} has a new serving certificate, valid until {_format_time(end)}")
+    click.echo(f"Secret {name} has a new serving certificate, valid until {_format_time(end)}")
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
@@ -131,7 +133,7 @@ def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> Non
     "replica doesn't serve its new certificate by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, drop_old: bool, secret: str, configuration: str, **live: str | None) -> None:
+def rotate_ca(yes: bool, drop_old: bool, secret: Key, configuration: str, **live: str | None) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
     The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
@@ -157,9 +159,8 @@ def rotate_ca(yes: bool, drop_old: bool, secret: str, configuration: str, **live
         click.echo(DRY_RUN, err=True)
 
 
-def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
-    namespaced_name = namespace_and_name(secret, "--secret")
-    return CertificateObjects(connect(**live), namespaced_name, configuration)
+def _certificate_objects(secret: Key, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
+    return CertificateObjects(connect(**live), secret, configuration)
 
 
 @contextmanager
@@ -182,9 +183,9 @@ def _days_left(certificate: Certificate, now: datetime) -> float:
     return round((certificate.not_after - now) / timedelta(days=1), 1)
 
 
-def _status_as_json(secret: str, report: health.Status, now: datetime) -> dict[str, object]:
+def _status_as_json(secret: Key, report: health.Status, now: datetime) -> dict[str, object]:
     return {
-        "secret": secret,
+        "secret": "/".join(secret),
         "problem": report.problem,
         "certificates": [
             {
@@ -203,7 +204,7 @@ def _status_as_json(secret: str, report: health.Status, now: datetime) -> dict[s
     }
 
 
-def _render_status(secret: str, report: health.Status, now: datetime) -> str:
+def _render_status(secret: Key, report: health.Status, now: datetime) -> str:
     certificates = [
         (what, cert.subject, _format_time(cert.not_after), str(_days_left(cert, now)), ", ".join(cert.names))
         for what, cert in report.certificates
@@ -212,7 +213,7 @@ def _render_status(secret: str, report: health.Status, now: datetime) -> str:
     columns = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     heads = ("CERTIFICATE", "SUBJECT", "NOT AFTER", "DAYS LEFT", "NAMES")
     parts = [
-        f"Secret {printable(secret)}\n",
+        f"Secret {printable('/'.join(secret))}\n",
         render_table(heads, certificates, columns=columns, prose=1),
         render_table(("WEBHOOK", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
     ]

@@ -3,8 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -24,11 +23,6 @@ from webhook.reading import snapshot
 from webhook.reading.installation import find_webhook
 from webhook.reading.listing import read_inventory
 from webhook.reading.prometheus import PrometheusError, ask
-
-SECRETS_WARNING = (
-    "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
-    "kubevirt-scheduler snapshot -o FILE"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +70,6 @@ class Fleet:
         return named | {"settings": settings, "webhook": webhook}
 
 
-def utc_now() -> str:
-    """Return the time in RFC 3339."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
 def live_webhook(cluster: ClusterClient) -> Webhook:
     """Find the webhook of a live cluster. Raises BadInput, and SettingsError for the environment variables."""
     return find_webhook(cluster, os.environ)
@@ -102,29 +91,21 @@ def show_reading(plural: str, number: int) -> None:
 def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fleet:
     """Read the fleet from files, or without any from a live cluster.
 
-    Malformed objects, and fields of files that may hold secrets, give a warning. Raises BadInput, and SettingsError for
-    the environment variables.
+    Malformed objects give a warning. Raises BadInput, and SettingsError for the environment variables.
     """
     if snapshots:
-        return _read_files(snapshots)
-    client, time = connect(**live), utc_now()
-    webhook = live_webhook(client)
-    inventory = read_inventory(client, webhook.settings, show_reading)
-    for kind, number in sorted(inventory.skipped.items()):
-        click.echo(f"Warning: cannot read {number} of the {kind}; ignored", err=True)
-    return Fleet(replace(inventory, time=time), webhook, client, client.name, client.namespace)
-
-
-def _read_files(paths: Sequence[Path]) -> Fleet:
-    found = snapshot.read(paths)
-    if found.secrets:
-        click.echo(SECRETS_WARNING.format(" and ".join(sorted(found.secrets))), err=True)
-    if found.malformed:
-        more = f", and {len(found.malformed) - 1} more" if found.malformed[1:] else ""
-        click.echo(printable(f"Warning: {found.malformed[0]}; ignored{more}"), err=True)
-    inventory = replace(found.inventory, time=text(found.description, "metadata", "creationTimestamp"))
-    webhook = Webhook.from_snapshot(found.description, os.environ)
-    return Fleet(inventory, webhook, cluster=text(found.description, "cluster"))
+        inventory, description = snapshot.read(snapshots)
+        webhook = Webhook.from_snapshot(description, os.environ)
+        fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
+    else:
+        client = connect(**live)
+        webhook = live_webhook(client)
+        inventory = read_inventory(client, webhook.settings, show_reading)
+        fleet = Fleet(inventory, webhook, client, client.name, client.namespace)
+    if inventory.malformed:
+        more = f", and {len(inventory.malformed) - 1} more" if inventory.malformed[1:] else ""
+        click.echo(printable(f"Warning: {inventory.malformed[0]}; ignored{more}"), err=True)
+    return fleet
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterator[Status]:

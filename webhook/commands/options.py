@@ -104,11 +104,11 @@ def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
         raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE{alternative}") from None
 
 
-def namespace_and_name(value: str, option: str) -> tuple[str, str]:
+def namespace_and_name(value: str) -> tuple[str, str]:
     """Split the value of an option, NAMESPACE/NAME. Raises BadParameter for any other form."""
     namespace, _, name = value.partition("/")
     if not (namespace and name) or "/" in name:
-        raise click.BadParameter(f"expected NAMESPACE/NAME, got {value!r}", param_hint=option)
+        raise click.BadParameter(f"expected NAMESPACE/NAME, got {value!r}")
     return namespace, name
 
 

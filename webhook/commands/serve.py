@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ tls_options = together(
     ),
     click.option(
         "--tls-secret",
+        type=namespace_and_name,
         metavar="NAMESPACE/NAME",
         help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
     ),
@@ -83,34 +84,31 @@ def certificate_problems(certificate: ServingCertificate, controller: Certificat
     return {component: problem for component, problem in problems.items() if problem}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TlsOptions:
-    """The TLS options by name. Raises UsageError if they contradict each other or a value is out of range."""
+    """The TLS options by name. Raises UsageError if they contradict each other or a name is invalid."""
 
     tls_dir: Path | None
-    tls_secret: str | None
+    tls_secret: tuple[str, str] | None
     tls_names: tuple[str, ...]
     webhook_configuration: str | None
     client_ca_file: Path | None = None
+    policy: Policy = field(init=False)
 
     def __post_init__(self) -> None:
         """Validate the options."""
         if self.tls_secret and self.tls_dir:
             raise click.UsageError("specify either --tls-secret or --tls-dir, not both")
-        if self.secret and not self.tls_names:
+        if self.tls_secret and not self.tls_names:
             raise click.UsageError("--tls-secret requires --tls-name: the name by which the API server calls it")
-        if self.tls_names and not self.tls_secret:
-            raise click.UsageError("--tls-name requires --tls-secret: other certificates already have names")
         if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
             raise click.UsageError(
                 "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
             )
-        self._policy()
-
-    @property
-    def secret(self) -> tuple[str, str] | None:
-        """Namespace and name of the Secret, None without --tls-secret."""
-        return namespace_and_name(self.tls_secret, "--tls-secret") if self.tls_secret is not None else None
+        try:
+            self.policy = Policy(self.tls_names)
+        except BadCertificate as error:
+            raise click.UsageError(f"--tls-name: {error}") from None
 
     @contextmanager
     def certificate(
@@ -124,22 +122,20 @@ class TlsOptions:
         with ExitStack() as stack:
             if self.tls_dir:
                 folder = self.tls_dir
-            elif self.secret:
+            elif self.tls_secret:
                 folder = stack.enter_context(temporary_folder())
             else:
                 folder = stack.enter_context(self_signed_folder(names, datetime.now(UTC)))
-            api: Any = connect() if self.secret or self.webhook_configuration else None
+            api: Any = connect() if self.tls_secret or self.webhook_configuration else None
             controller = CertificateController(
-                api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
+                api,
+                secret=self.tls_secret,
+                configuration=self.webhook_configuration,
+                policy=self.policy,
+                folder=folder,
             )
             trusted = client_ca(self.client_ca_file) if self.client_ca_file else None
-            yield ServingCertificate(folder, awaited=self.secret is not None, client_ca=trusted), controller
-
-    def _policy(self) -> Policy:
-        try:
-            return Policy(self.tls_names)
-        except BadCertificate as error:
-            raise click.UsageError(f"--tls-name: {error}") from None
+            yield ServingCertificate(folder, awaited=self.tls_secret is not None, client_ca=trusted), controller
 
 
 @click.command(short_help="run the webhook server")
@@ -162,6 +158,7 @@ class TlsOptions:
 )
 @click.option(
     "--lease",
+    type=namespace_and_name,
     metavar="NAMESPACE/NAME",
     help="The Lease that elects the replica that releases VMs whose pin can't hold. Default: no replica does.",
 )
@@ -172,7 +169,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     bind: str,
     https_port: int,
     http_port: int,
-    lease: str | None,
+    lease: tuple[str, str] | None,
     kubeconfig: str | None,
     context: str | None,
     **tls: Any,
@@ -191,17 +188,16 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
-    lease_key = namespace_and_name(lease, "--lease") if lease is not None else None
-    if snapshots and lease_key:
+    if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     log_stream, log_limit = LogStream(STDERR), LogLimit()
     log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
     metrics.add(partial(log_metrics, log_stream, log_limit))
     if snapshots:
-        backend = from_snapshot(snapshot.read(snapshots).inventory.store, settings)
+        backend = from_snapshot(snapshot.read(snapshots)[0].store, settings)
     else:
-        backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
+        backend = _live_backend(connect(kubeconfig, context), settings, lease, metrics)
     reviewer = Reviewer(backend, settings, metrics, log_info=log_handler.info)
     handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:

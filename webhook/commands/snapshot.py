@@ -4,12 +4,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 
-from webhook.commands.fleet_source import live_webhook, utc_now
+from webhook.commands.fleet_source import live_webhook
 from webhook.commands.options import connect, live_options
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading.documents import BadInput, display_name
@@ -43,7 +44,7 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     cluster, omissions = connect(**live), list[Omission]()
-    webhook, time = live_webhook(cluster), utc_now()
+    webhook, time = live_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     settings = webhook.settings
     objects = export(cluster, settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)
     content, counts = _list_of(description(cluster, webhook, time), objects)

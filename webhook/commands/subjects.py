@@ -85,5 +85,6 @@ def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
     key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
     new = Machine(*key, new_applicant(pod, key[0], settings), strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
-    (template, missing), age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
+    template, missing = inventory.next_pod(pod, key, settings)
+    age = seconds_since_creation(pod, inventory.store.taken_at)
     return replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age)

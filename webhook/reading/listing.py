@@ -55,8 +55,8 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
 
 
 def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
-    def skip(_name: str, _error: str) -> None:
-        inventory.skipped[kind.plural] += 1  # like the webhook, which skips an object that it can't read
+    def skip(name: str, error: str) -> None:
+        inventory.malformed.append(f"{kind.name} {name}: {error}")  # skipped, as by the webhook
 
     for raw in items:
         if found := kind.read_one(raw, skip):

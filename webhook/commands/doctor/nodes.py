@@ -41,7 +41,7 @@ def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
 
 def _not_scheduled(inspection: Inspection) -> Iterator[str]:
     """Yield the VMs whose pods no scheduler has evaluated, each with the name of its scheduler."""
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    now = datetime.now(UTC)
     for pod in inspection.items("/api/v1/pods", labelSelector=LAUNCHERS, fieldSelector="status.phase=Pending"):
         if why_not_scheduled(pod, seconds_since_creation(pod, now)):
             namespace, scheduler = text(pod, "metadata", "namespace"), text(pod, "spec", "schedulerName")
