@@ -23,16 +23,16 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
+from webhook.placement.creation import new_creation
 from webhook.placement.eligibility import (
     RULES,
     ineligible_reason,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
-    new_creation,
 )
 from webhook.placement.injector import decide, inject
-from webhook.placement.opt_in import new_applicant, opted_in_by
+from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import Mode, Outcome, Reason
 
 SECOND_OPT_IN = "scheduler.kubevirt-scheduler.io/co-schedule"
@@ -43,8 +43,8 @@ PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"
 
 def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason | None:
     chosen = settings(**overrides)
-    by = opted_in_by(new_applicant(vm_pod, "default", chosen), None, chosen)
-    return ineligible_reason(new_creation(vm_pod, "default", user), by, chosen)
+    made = new_creation(vm_pod, "default", user)
+    return ineligible_reason(made, opted_in_by(made, None, chosen), chosen)
 
 
 @pytest.mark.parametrize(

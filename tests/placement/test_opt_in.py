@@ -24,7 +24,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide
-from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
 from webhook.placement.wording import unchanged
@@ -67,7 +67,7 @@ def test_the_first_that_is_set_decides_on_a_new_a_stored_and_a_stopped_vm(
     owner = vm(opt_in=False, annotations=own, volumes=[{"dataVolume": {"name": "disk1"}}])
     found = inventory(*cluster(label, of_class), running, owner)
     (pod,) = found.store.pods.launchers.values()
-    assert opted_in_by(stored_applicant(pod), found.store, chosen) is by
+    assert opted_in_by(pod, found.store, chosen) is by
     (cached,) = without_manifests(found.machines(chosen))
     (complete,) = found.machines(chosen)
     for machine in (cached, complete):

@@ -12,7 +12,7 @@ from webhook.cluster.live_catalog import Live
 from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
-from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, Settings
 
@@ -77,5 +77,5 @@ def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:
         and bool(pod.claims)
         # A tenant can create pods that look like those of VMs, but no VMI.
         and store.vmis.with_uid(pod.vmi_uid) is not None
-        and opted_in_by(stored_applicant(pod), store, settings) is not OptedInBy.NOTHING
+        and opted_in_by(pod, store, settings) is not OptedInBy.NOTHING
     )

@@ -12,9 +12,10 @@ from webhook.cluster.caches.reservations import Reservations
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.placement.catalog import Catalog
+from webhook.placement.creation import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
-from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
+from webhook.placement.injector import Injection, with_patch, without_patch
 from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_uid

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from msgspec import structs
+
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import LONGHORN_VERSION
 from webhook.cluster.caches.pod_tables import vm_key
@@ -26,7 +28,7 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
-from webhook.placement.opt_in import Applicant, stored_applicant
+from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
 STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
@@ -65,15 +67,13 @@ def machines(facts: Facts) -> list[Machine]:
 
 def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
     """Return what decides on the opt-in of a VM's next pod; None if there is neither a VM nor a pod."""
-    if vm is None:
-        return stored_applicant(pod) if pod else None
-    claims, true, false = vm.claims, vm.true_annotations, vm.false_annotations
-    if pod is not None:
-        claims = (*claims, *pod.claims)
-        if vm.inherits:
-            own = true | false  # the template takes precedence
-            true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
-    return Applicant(vm.namespace, claims, true, false)
+    if vm is None or pod is None:
+        return vm or pod
+    true, false = vm.true_annotations, vm.false_annotations
+    if vm.inherits:
+        own = true | false  # the template takes precedence
+        true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
+    return structs.replace(vm, claims=(*vm.claims, *pod.claims), true_annotations=true, false_annotations=false)
 
 
 def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[str, list[str]]:

@@ -12,11 +12,12 @@ from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volume_users import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
+from webhook.placement.creation import new_creation
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, opts_out, stored_applicant
+from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Action, Settings
@@ -152,7 +153,7 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
     applicant = machine.applicant
     if machine.template is not None:
-        applicant = new_applicant(machine.template, machine.namespace, settings)
+        applicant = new_creation(machine.template, machine.namespace)
     by = opted_in_by(applicant, catalog, settings)
     storage = _storage(machine, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
@@ -228,7 +229,7 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
 def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
     machine: Machine, pod: Pod, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings
 ) -> Reason | None:
-    if opted_in_by(stored_applicant(pod), catalog, settings) is OptedInBy.NOTHING:
+    if opted_in_by(pod, catalog, settings) is OptedInBy.NOTHING:
         return Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.NOT_REVIEWED
     if not pod.claims:  # all claims are hotplugged
         return Reason.NO_CLAIMS

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from msgspec import Struct
-
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
-from webhook.placement.objects.claims import mounted_claims
+from webhook.placement.creation import Creation
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
-from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
+from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
 from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
@@ -51,11 +49,6 @@ def longhorn_account(settings: Settings) -> str:
     return service_account(settings.longhorn_namespace, LONGHORN_ACCOUNT)
 
 
-def username(request: JsonObject) -> str:
-    """Return the user that sent a request to the API server, or an empty string."""
-    return text(request, "userInfo", "username")
-
-
 def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
     """Return what the pod runs. A pod that isn't a share-manager counts as a VM."""
     return Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, settings) else Subject.VM
@@ -64,24 +57,6 @@ def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
 def is_bound(pod: JsonObject) -> bool:
     """Return whether the pod already has a node."""
     return bool(mapping(pod, "spec").get("nodeName"))
-
-
-class Creation(Struct, frozen=True):
-    """A pod that `user` is creating: what the rules read of it."""
-
-    pod: JsonObject
-    namespace: str
-    user: str
-    is_virt_launcher: bool
-    is_migration_target: bool
-    annotations: JsonObject
-    claims: tuple[str, ...]
-
-
-def new_creation(pod: JsonObject, namespace: str, user: str) -> Creation:
-    """Read each part of the pod once."""
-    annotations, claims = mapping(pod, "metadata", "annotations"), mounted_claims(pod)
-    return Creation(pod, namespace, user, is_virt_launcher(pod), is_migration_target(pod), annotations, claims)
 
 
 def is_injected(made: Creation, settings: Settings) -> bool:

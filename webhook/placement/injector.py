@@ -5,18 +5,16 @@ from msgspec.structs import replace
 
 from webhook.placement import resolve, votes, wording
 from webhook.placement.catalog import Catalog
+from webhook.placement.creation import Creation, namespace_of, new_creation, username
 from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
-    Creation,
     ineligible_reason,
     is_gated,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
-    new_creation,
     pinned_by_webhook,
-    username,
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
@@ -25,7 +23,7 @@ from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME, vmi_uid
 from webhook.placement.objects.longhorn import VOLUME_LABEL
-from webhook.placement.opt_in import new_applicant, opted_in_by
+from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
     COLD_REASONS,
@@ -102,7 +100,7 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
     steered = is_share_manager_pod(pod, namespace, settings)
     trace.rules = STEERING_RULES if steered else RULES
     if made.is_virt_launcher and not steered:
-        trace.opted_in_by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
+        trace.opted_in_by = opted_in_by(made, catalog, settings)
     trace.broken = ineligible_reason(made, trace.opted_in_by, settings, trace.rules)
     if steered:
         if trace.broken or catalog is None:
@@ -179,8 +177,8 @@ def _leads_elsewhere(made: Creation, node: str, catalog: Catalog) -> bool:
 
     It must if the VM already runs on `node`, if the target names its own node, or if a descheduler evicted the VM.
     """
-    metadata, vmi = mapping(made.pod, "metadata"), vmi_uid(made.pod)
-    if any(EVICTION_SOURCE in mapping(metadata, kind) for kind in ("labels", "annotations")):
+    vmi = vmi_uid(made.pod)
+    if EVICTION_SOURCE in made.labels or EVICTION_SOURCE in made.annotations:
         return True
     pods = (pod for claim in made.claims for pod in catalog.mounting_pods(made.namespace, claim))
     runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == vmi for pod in pods)
@@ -224,7 +222,7 @@ def _place_share_manager(made: Creation, catalog: Catalog, settings: Settings, t
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
-    volume = text(made.pod, "metadata", "labels", VOLUME_LABEL)
+    volume = text(made.labels, VOLUME_LABEL)
     trace.consumers = users = consumers_of(volume, catalog, settings)
     failing = failing_nodes(volume, catalog, settings)
     trace.avoided = avoided_nodes(made.pod) | failing
@@ -260,11 +258,6 @@ def _place_share_manager(made: Creation, catalog: Catalog, settings: Settings, t
     placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
     passed_over = any(candidate.pod_affinity.passed_over for candidate in trace.candidates)
     return replace(placed, recorded=True, passed_over=passed_over)
-
-
-def namespace_of(request: JsonObject) -> str:
-    """Return the request's namespace. The pod itself may have none until the API server stores it."""
-    return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
 
 
 def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:

@@ -1,38 +1,14 @@
 """The source of a VM's opt-in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
 
-from collections.abc import Collection
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.claims import mounted_claims
+from webhook.placement.creation import Creation
 from webhook.placement.objects.facts import Pod, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn, Settings
 
-
-class Applicant(Struct, frozen=True):
-    """What decides on the opt-in of a pod: its namespace, its claims, and the keys of its annotations by value."""
-
-    namespace: str
-    claims: tuple[str, ...]
-    true_annotations: Collection[str]
-    false_annotations: Collection[str]
-
-
-def new_applicant(pod: JsonObject, namespace: str, settings: Settings) -> Applicant:
-    """Return the applicant for the manifest of a pod that is being created."""
-    annotations = mapping(pod, "metadata", "annotations")
-    values = [(key, annotations[key]) for key in settings.opt_in_annotations if key in annotations]
-    true, false = [key for key, value in values if value == "true"], [key for key, value in values if value == "false"]
-    claims = () if settings.opt_in is OptIn.ANNOTATION else mounted_claims(pod)  # only their StorageClasses count
-    return Applicant(namespace, claims, true, false)
-
-
-def stored_applicant(item: Pod | VirtualMachine) -> Applicant:
-    """Return the applicant for the facts of a stored pod, or of the template of a VM."""
-    return Applicant(item.namespace, item.claims, item.true_annotations, item.false_annotations)
+Applicant: TypeAlias = Creation | Pod | VirtualMachine
 
 
 def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:

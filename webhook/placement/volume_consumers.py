@@ -7,7 +7,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, Pod, Volume
 from webhook.placement.objects.fields import JsonObject, mappings
 from webhook.placement.objects.selectors import NODE_NAME_FIELD
-from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
+from webhook.placement.opt_in import is_handled, opted_in_by
 from webhook.placement.settings import Settings
 from webhook.placement.votes import ranked
 
@@ -22,9 +22,7 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod
         consumer.key: consumer
         for claim in claims_of(handle, catalog)
         for consumer in catalog.mounting_pods(*claim)
-        if consumer.node
-        and consumer.alive
-        and is_handled(opted_in_by(stored_applicant(consumer), catalog, settings), settings)
+        if consumer.node and consumer.alive and is_handled(opted_in_by(consumer, catalog, settings), settings)
     }
     return tuple(pods.values())
 

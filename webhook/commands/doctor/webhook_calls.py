@@ -22,7 +22,7 @@ from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.selectors import labels_match
-from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn
 from webhook.reading.documents import BadInput
@@ -129,7 +129,7 @@ def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMac
     settings = found.settings
     store = _store(inspection, found, VIRTUAL_MACHINES)
     vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
-    return [vm for vm in vms if opted_in_by(stored_applicant(vm), store, settings) is not OptedInBy.NOTHING]
+    return [vm for vm in vms if opted_in_by(vm, store, settings) is not OptedInBy.NOTHING]
 
 
 def _store(inspection: Inspection, found: Installation, *kinds: Kind) -> Store:

@@ -7,10 +7,10 @@ from msgspec import Struct
 from webhook.commands.report.table import state_words
 from webhook.placement.affinity import DECISION
 from webhook.placement.catalog import Catalog
+from webhook.placement.creation import namespace_of
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
-from webhook.placement.injector import namespace_of
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
