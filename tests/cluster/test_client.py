@@ -19,10 +19,11 @@ from tests.support.fake_api_server import (
     event,
     no_response,
     stream,
-    trickle,
 )
+from tests.support.fake_clock import FakeClock
 from webhook.cluster.client import (
     MAX_PAGE_BYTES,
+    TOKEN_SECONDS,
     Api,
     ClusterClient,
     ClusterError,
@@ -178,7 +179,7 @@ def test_a_failing_watch_delivers_earlier_events_before_it_raises(
 # Timeouts and connection errors
 
 
-@pytest.mark.parametrize("answer", [no_response, trickle])
+@pytest.mark.parametrize("answer", [no_response, stream(b"{", end=None)], ids=["no response", "half a response"])
 def test_a_read_without_a_complete_response_times_out(server: ApiServer, cluster: ClusterClient, answer: Any) -> None:
     server.script("get", "persistentvolumeclaims", answer)
     with pytest.raises(ClusterError) as caught:
@@ -230,39 +231,33 @@ def test_requests_do_not_ask_for_compression(server: ApiServer, cluster: Cluster
 # Credentials
 
 
-def test_a_pod_uses_the_token_that_its_file_has_at_each_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_reads_its_token_again_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubelet replaces the token after 80 % of its life."""
-    ca = issue_ca(datetime.now(UTC))
+    ca, token, clock = issue_ca(datetime.now(UTC)), tmp_path / "token", FakeClock()
     leaf = issue_leaf(ca, ["127.0.0.1"], datetime.now(UTC))
     (tmp_path / "ca.crt").write_bytes(ca.certificate)
     (tmp_path / "tls.pem").write_bytes(leaf.certificate + leaf.key)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "tls.pem")
+    token.write_text("first\n")
     with ApiServer(tls) as server:
+        with pytest.raises(ClusterError, match="CERTIFICATE_VERIFY_FAILED"):
+            list_pages(client_for(server.url), NODES)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
-        cluster = ClusterClient(pod_api("no kubeconfig", tmp_path))
-        for token in ("first", "second"):
-            (tmp_path / "token").write_text(f"{token}\n")
-            server.tokens = {token}
-            assert list_pages(cluster, NODES) == [[]]
-            assert server.last("list", "nodes").headers["authorization"] == f"Bearer {token}"
-        (tmp_path / "token").unlink()
-        assert str(error_from(cluster.pages, NODES)) == f"GET {NODES}: FileNotFoundError"
-        (tmp_path / "ca.crt").unlink()
-        with pytest.raises(ClusterError, match=r"no cluster credentials: no kubeconfig: .*No such file"):
-            pod_api("no kubeconfig", tmp_path)
-
-
-def test_an_untrusted_server_certificate_raises_an_error(tmp_path: Path) -> None:
-    issued = issue_leaf(issue_ca(datetime.now(UTC)), ["127.0.0.1"], datetime.now(UTC))
-    (tmp_path / "tls.pem").write_bytes(issued.certificate + issued.key)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "tls.pem")
-    with ApiServer(tls) as server, pytest.raises(ClusterError, match="CERTIFICATE_VERIFY_FAILED"):
-        list_pages(client_for(server.url), NODES)
+        api = pod_api("no kubeconfig", tmp_path, clock)
+        assert list_pages(ClusterClient(api), NODES) == [[]]
+        assert server.last("list", "nodes").headers["authorization"] == "Bearer first"
+    token.write_text("second\n")
+    assert api.authorization() == "Bearer first\n"
+    clock.now += TOKEN_SECONDS
+    assert api.authorization() == "Bearer second\n"
+    token.unlink()
+    clock.now += TOKEN_SECONDS
+    assert str(error_from(ClusterClient(api).pages, NODES)) == f"GET {NODES}: FileNotFoundError"
+    (tmp_path / "ca.crt").unlink()
+    with pytest.raises(ClusterError, match=r"no cluster credentials: no kubeconfig: .*No such file"):
+        pod_api("no kubeconfig", tmp_path)
 
 
 def test_connect_uses_the_kubeconfig_environment_variable(

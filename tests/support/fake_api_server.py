@@ -161,13 +161,6 @@ def no_response(connection: "Connection") -> None:
     connection.end(cut=True)
 
 
-def trickle(connection: "Connection") -> None:
-    """Send a response byte by byte, each byte within the read timeout."""
-    connection.begin()
-    while not connection.server.api.closing.wait(0.02):
-        connection.chunk(b" ")
-
-
 def _namespace_of(request: ReceivedRequest) -> str:
     return request.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in request.path else ""
 

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
@@ -32,7 +33,8 @@ LIST_TIMEOUT = 60.0  # seconds for one page
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
 # any data for longer is treated as broken.
 WATCH_SILENCE_TIMEOUT = 150.0  # seconds
-READ_SIZE = 1024 * 1024  # bytes
+# Kubernetes' own client does the same: the kubelet replaces a token when a fifth of its life is left, at least 2 minutes.
+TOKEN_SECONDS = 60.0
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
@@ -77,10 +79,6 @@ class ClusterError(ApiError):
     """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
 
 
-class _ResponseTooLarge(ClusterError):
-    """The response has more bytes than allowed."""
-
-
 # Connections: one for each watch, and a few for lists, reads and Events.
 POOL_SIZE = 16
 # A server that vanished and came back resets the connection that the kernel probes.
@@ -117,21 +115,20 @@ class ClusterClient:
     user to impersonate. `name` is the kubeconfig's context, empty in a pod.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (only `api` is required)
+    def __init__(
         self,
         api: Api,
         silence: float = WATCH_SILENCE_TIMEOUT,
-        clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
         user: str = "",
         name: str = "",
     ) -> None:
         self.namespace, self.name, self._user = namespace, name, user
-        self._api, self._silence, self._clock = api, silence, clock
+        self._api, self._silence = api, silence
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
-        return type(self)(self._api, self._silence, self._clock, self.namespace, user, self.name)
+        return type(self)(self._api, self._silence, self.namespace, user, self.name)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -153,10 +150,9 @@ class ClusterClient:
         limit, more = FIRST_PAGE, True
         while more:
             query["limit"] = str(limit)
-            size = MAX_PAGE_BYTES if limit > 1 else 0
-            try:
-                body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, max_bytes=size)
-            except _ResponseTooLarge:
+            size = MAX_PAGE_BYTES + 1 if limit > 1 else None
+            body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, size=size)
+            if len(body) == size:
                 limit = max(1, limit // 8)
                 continue
             limit = max(1, min(MAX_PAGE, 4 * limit, limit * PAGE_BYTES // (len(body) or 1)))
@@ -201,26 +197,18 @@ class ClusterClient:
         body: JsonObject | None = None,
         accept: str = JSON,
         warnings: list[str] | None = None,
-        max_bytes: int = 0,
+        size: int | None = None,
     ) -> bytes:
-        deadline, chunks, size = self._clock() + timeout, [], 0
+        """Read a response, at most its first `size` bytes. Each part of it may take `timeout` seconds."""
         response = self._send(method, path, query, timeout, body, accept)
         if warnings is not None:
             warnings += response.headers.getlist("Warning")
         try:
-            # Read in chunks: the library's timeout restarts with each chunk, so only this loop limits the total time.
-            while chunk := response.read1(READ_SIZE):
-                chunks.append(chunk)
-                size += len(chunk)
-                if max_bytes and size > max_bytes:
-                    raise _ResponseTooLarge(0, f"{method} {path}: the response is too large")
-                if self._clock() > deadline:
-                    raise ClusterError(0, f"{method} {path}: the response took too long")
+            return response.read(size)
         except _REQUEST_ERRORS as error:
             raise ClusterError(0, f"{method} {path}: the response was interrupted ({type(error).__name__})") from None
         finally:
             response.close()  # after a complete read, the connection is already back in the pool and stays open
-        return b"".join(chunks)
 
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
@@ -230,9 +218,6 @@ class ClusterClient:
             headers["Impersonate-User"] = self._user
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
-        # A single number limits the sum: the time to connect plus the time to the first byte.
-        short = timeout <= CONNECT_TIMEOUT
-        limits = urllib3.Timeout(timeout) if short else urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout)
         try:
             if authorization := self._api.authorization().strip():  # a token file may end with a newline
                 headers["Authorization"] = authorization
@@ -241,7 +226,7 @@ class ClusterClient:
                 f"{self._api.url}{path}?{urlencode(query)}" if query else f"{self._api.url}{path}",
                 body=None if body is None else msgspec.json.encode(body),
                 headers=headers,
-                timeout=limits,
+                timeout=urllib3.Timeout(timeout, CONNECT_TIMEOUT),  # of the whole, and to connect
                 preload_content=False,
             )
         except urllib3.exceptions.SSLError as error:
@@ -304,8 +289,8 @@ def _without_content(error: Exception) -> str:
     return str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
 
 
-def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
-    """Return the API server with the pod's service account. Its token is reread for each request: it is replaced."""
+def pod_api(source: str, folder: Path = SERVICE_ACCOUNT, clock: Callable[[], float] = time.monotonic) -> Api:
+    """Return the API server with the pod's service account, whose token is reread once a minute."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     try:
         ca = (folder / "ca.crt").read_text() if host and port else ""
@@ -314,7 +299,12 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
     if not ca:
         raise ClusterError(0, f"no cluster credentials: {source}, and not running in a pod")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Api(url, _make_pool(ca_cert_data=ca), lambda: "Bearer " + (folder / "token").read_text())
+
+    @lru_cache(maxsize=1)
+    def authorization(_minute: float) -> str:
+        return "Bearer " + (folder / "token").read_text()
+
+    return Api(url, _make_pool(ca_cert_data=ca), lambda: authorization(clock() // TOKEN_SECONDS))
 
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:
