@@ -31,7 +31,6 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
 from webhook.cli import commands
 from webhook.cluster.backend import Backend
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
@@ -94,7 +93,7 @@ def synced(*items: Any) -> Iterator[tuple[Live, ClusterClient, FakeClock]]:
     with ApiServer() as server:
         server.put(*storage(), *items)
         clock, cluster = FakeClock(), ClusterClient(Api(server.url))
-        live = Live(cluster, Settings(), clock, (VIRTUAL_MACHINES,))
+        live = Live(cluster, Settings(), clock)
         sync_caches(live, server)
         yield live, cluster, clock
 

@@ -66,7 +66,7 @@ def test_the_first_that_is_set_decides_on_a_new_a_stored_and_a_stopped_vm(
     own = {} if annotation is None else {OPT_IN: annotation}
     owner = vm(opt_in=False, annotations=own, volumes=[{"dataVolume": {"name": "disk1"}}])
     found = inventory(*cluster(label, of_class), running, owner)
-    (pod,) = found.store.pods.launchers.values()
+    (pod,) = found.store.pods.of_app("virt-launcher")
     assert opted_in_by(pod, found.store, chosen) is by
     (cached,) = without_manifests(found.machines(chosen))
     (complete,) = found.machines(chosen)

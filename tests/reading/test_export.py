@@ -14,13 +14,13 @@ from tests.support import paths
 from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import placement_cases
 from webhook.cluster.caches import fact_readers as objects
-from webhook.cluster.caches.kinds import TOOL_KINDS, all_kinds
+from webhook.cluster.caches.kinds import TOOL_KINDS, kinds
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.export import OWN_PREFIXES
 from webhook.reading.export import reduced as reduced_raw
 
-KINDS = {kind.name: kind for kind in (*all_kinds("longhorn-system"), *TOOL_KINDS)}
+KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *TOOL_KINDS)}
 SECRET = "the-passphrase"
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 
 from webhook.cluster.backend import Backend, Cache
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import Election
 from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
@@ -29,7 +28,7 @@ class LiveBackend:
     """
 
     def __init__(self, cluster: ClusterClient, settings: Settings, lease: Key | None = None) -> None:
-        self.live = Live(cluster, settings, extra_kinds=(VIRTUAL_MACHINES,))
+        self.live = Live(cluster, settings)
         self.fleet = FleetCounter(self.live, settings, time.monotonic)
         # Inside a pod, the hostname is the pod's name.
         self.events = EventRecorder(cluster.send, os.uname().nodename)

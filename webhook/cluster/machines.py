@@ -27,7 +27,8 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
+from webhook.placement.objects.kubevirt import HOTPLUG_POD, STATE_CLAIM_LABEL, VIRT_LAUNCHER
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -42,7 +43,7 @@ Facts = tuple[tuple[VirtualMachine, ...], tuple[Pod, ...], tuple[Pod, ...]]
 def facts_of(store: Store) -> Facts:
     """Copy the cached facts about VMs. That takes a fraction of a millisecond, so that no decision waits for long."""
     vms, pods = store.virtual_machines, store.pods
-    return tuple(vms.values()), tuple(pods.launchers.values()), tuple(pods.hotplug_pods.values())
+    return tuple(vms.values()), tuple(pods.of_app(VIRT_LAUNCHER)), tuple(pods.of_app(HOTPLUG_POD))
 
 
 def machines(facts: Facts) -> list[Machine]:
@@ -208,8 +209,9 @@ class NodeLoad:
 
 def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
     """Yield the load of each node, sorted by name."""
-    pods = store.pods.share_managers(settings.longhorn_namespace)
-    servers = Counter(pod.node for pod in pods if pod.node and pod.alive)
+    pods = [pod for pod in store.pods.values() if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER]
+    of_longhorn = settings.longhorn_namespace
+    servers = Counter(pod.node for pod in pods if pod.node and pod.alive and pod.namespace == of_longhorn)
     for _, name in sorted(store.nodes):
         node = store.node(name)
         allocatable = (node.allocatable if node else None) or {}

@@ -12,7 +12,7 @@ import msgspec
 
 from webhook import __version__
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, all_kinds
+from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
@@ -59,7 +59,7 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
     API server can't be reached.
     """
-    for kind in (*all_kinds(longhorn), *TOOL_KINDS):
+    for kind in (*kinds(longhorn), *TOOL_KINDS):
         product = PRODUCTS.get(kind.group, "")
         try:
             items = list_raw(cluster, kind.path, **kind.query)

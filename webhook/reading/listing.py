@@ -8,10 +8,8 @@ import msgspec
 from webhook.cluster.caches.kinds import (
     PODS,
     TOOL_KINDS,
-    VIRTUAL_MACHINES,
     Kind,
     kinds,
-    metadata_kinds,
 )
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
@@ -31,7 +29,7 @@ def read_inventory(
     inventory.store.taken_at = datetime.now(UTC)
     try:
         with answered():
-            for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
+            for kind in kinds(settings.longhorn_namespace, settings.opt_in):
                 _read_kind(cluster, kind, inventory, show)
             # Only the tool uses these. Without the right to list one, or without its CRD, the inventory lacks it.
             for tool_kind in TOOL_KINDS:

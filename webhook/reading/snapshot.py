@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, all_kinds
+from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, kinds
 from webhook.cluster.caches.store import parse_time
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, printable, text
@@ -20,14 +20,14 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     Also returns the object by which a snapshot describes itself, empty without one.
     """
     inventory, description, found = Inventory(), JsonObject(), 0
-    kinds = all_kinds("")  # files may be of any namespace of Longhorn's
+    known = kinds("")  # files may be of any namespace of Longhorn's
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 description = item
                 inventory.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
-            for kind in (each for each in (*kinds, *TOOL_KINDS) if each.is_of(*version_and_kind)):
-                found += kind in kinds
+            for kind in (each for each in (*known, *TOOL_KINDS) if each.is_of(*version_and_kind)):
+                found += kind in known
                 _put(inventory, document, kind, item)
     if not found:
         where = printable(", ".join(map(str, paths)))

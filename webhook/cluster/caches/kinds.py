@@ -18,7 +18,7 @@ from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Fact, Key
 from webhook.placement.objects.fields import JsonObject, Malformed, text
 from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
-from webhook.placement.settings import OptIn, Settings
+from webhook.placement.settings import OptIn
 
 # Called with the name of a malformed object, which may be empty, and what is wrong with it.
 Skip = Callable[[str, str], None]
@@ -164,20 +164,14 @@ STORAGE_CLASSES = Kind(
 )
 
 
-def metadata_kinds(settings: Settings) -> tuple[Kind, ...]:
-    """Return the kinds whose labels or annotations a decision needs: namespaces, and what opts in VMs."""
-    return (NAMESPACES, STORAGE_CLASSES) if settings.opt_in is OptIn.NAMESPACE else (NAMESPACES,)
+def kinds(longhorn: str, opt_in: OptIn = OptIn.NAMESPACE) -> tuple[Kind, ...]:
+    """Return the kinds that decisions and the report read; `longhorn` is Longhorn's namespace.
 
-
-def kinds(longhorn: str) -> tuple[Kind, ...]:
-    """Return the kinds that a decision needs; `longhorn` is Longhorn's namespace."""
+    StorageClasses are read only where they can opt in VMs.
+    """
     reader = readers.read_share_manager
     share_managers = Kind(
         LONGHORN, "ShareManager", shapes.SHARE_MANAGER, facts.ShareManager, reader, namespace=longhorn
     )
-    return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS)
-
-
-def all_kinds(longhorn: str) -> tuple[Kind, ...]:
-    """Return all kinds that decisions and the report read."""
-    return (*kinds(longhorn), NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES)
+    classes = (STORAGE_CLASSES,) if opt_in is OptIn.NAMESPACE else ()
+    return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS, VIRTUAL_MACHINES, NAMESPACES, *classes)

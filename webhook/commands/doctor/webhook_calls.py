@@ -7,12 +7,13 @@ from functools import cache, partial
 from webhook.cluster.caches.kinds import (
     CLAIMS,
     KUBEVIRT_API,
+    NAMESPACES,
     PODS,
+    STORAGE_CLASSES,
     VIRTUAL_MACHINES,
     VM_POD_SELECTOR,
     VMIS,
     Kind,
-    metadata_kinds,
 )
 from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
@@ -21,6 +22,7 @@ from webhook.commands.doctor.probe import attempt, retry
 from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy
@@ -135,7 +137,7 @@ def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMac
 def _store(inspection: Inspection, found: Installation, *kinds: Kind) -> Store:
     """Read the objects of these kinds, and what else decides whether a VM is opted in."""
     by_namespace = found.settings.opt_in is OptIn.NAMESPACE
-    sources = (CLAIMS, *metadata_kinds(found.settings)) if by_namespace else ()
+    sources = (CLAIMS, NAMESPACES, STORAGE_CLASSES) if by_namespace else ()
     return Store(fact for kind in (*kinds, *sources) for fact in inspection.facts(kind))
 
 
@@ -146,9 +148,8 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
         return
     pods_of_vms = replace(PODS, query=PODS.query | {"labelSelector": VM_POD_SELECTOR})
     store = _store(inspection, found, pods_of_vms, VMIS)
-    pods = [
-        pod for pod in store.pods.launchers.values() if pod.created >= installed and is_undecided(pod, store, settings)
-    ]
+    launchers = store.pods.of_app(VIRT_LAUNCHER)
+    pods = [pod for pod in launchers if pod.created >= installed and is_undecided(pod, store, settings)]
     names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
     if names:
         yield warning(
