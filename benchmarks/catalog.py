@@ -312,7 +312,7 @@ def measure_lag(_: str, url: str) -> None:
             lags.append((now - int(node[1:])) / 1e6)
         last = node
         time.sleep(0.001)
-    errors = sum(each.health.watch_errors + each.health.list_errors for each in live.reflectors)
+    errors = sum(each.health.relists.total() - 1 for each in live.reflectors)
     print(json.dumps({"lags": lags, "decisions": times, "errors": errors}))
 
 

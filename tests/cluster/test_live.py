@@ -35,7 +35,6 @@ from tests.support.fake_api_server import (
 )
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches.fact_readers import read_pod
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.caches.store import OTHER_REPLICAS_SECONDS
 from webhook.cluster.client import Api, ClusterClient
@@ -164,21 +163,6 @@ def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small
     assert len(small_live.store.reservations) == 0
 
 
-BAD_PREFERENCE = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": "not a list"}}
-
-
-def test_a_pod_whose_patch_cannot_be_built_gives_its_reservation_back(small_live: Live) -> None:
-    for number in range(3):
-        assert decision(small_live, vm(number, affinity=BAD_PREFERENCE)).reason is Reason.INTERNAL_ERROR
-    assert len(small_live.store.reservations) == len(small_live.store.recent_pins) == 0
-
-
-def test_a_pod_whose_patch_cannot_be_built_keeps_its_earlier_reservation(small_live: Live) -> None:
-    assert decision(small_live, vm(1, requests={"cpu": "4"})).outcome is Outcome.PINNED
-    assert decision(small_live, vm(1, affinity=BAD_PREFERENCE)).reason is Reason.INTERNAL_ERROR
-    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
-
-
 class Term(dict[str, Any]):
     """A term too large for the cache of patches, which calls a function when it is compared with the webhook's own."""
 
@@ -238,7 +222,7 @@ def test_a_vm_that_prefers_the_node_leaves_a_pinned_vm_its_place(small_live: Liv
 def test_a_vm_that_only_prefers_the_node_counts_as_no_pin(small_live: Live) -> None:
     preferring = vm(99, requests={"cpu": "10"}, annotations={MODE_ANNOTATION: "preferred"})
     assert decision(small_live, preferring).outcome is Outcome.PREFERRED
-    assert len(small_live.store.recent_pins) == 0
+    assert len(small_live.store.reservations.recent_pins) == 0
     found = decision(small_live, vm(1, requests={"cpu": "1"}))
     assert (found.outcome, found.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)  # no other node is preferred
 
@@ -432,9 +416,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
     assert (decided.outcome, decided.reason, decided.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
 
 
-def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
-    cluster = ClusterClient(Api(server.url))
-    live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
+def test_vms_are_not_needed_for_a_decision(server: ApiServer, live: Live) -> None:
     for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "csinodes", "pods", VMIS, "namespaces"):
         assert not live.synced()
         follow(live, server, plural)

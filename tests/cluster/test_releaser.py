@@ -13,7 +13,6 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.fleet_counts import FleetCounter
@@ -40,7 +39,7 @@ class Harness:
         self.server, self.clock, self.leading = server, FakeClock(), True
         self.events: list[Object] = []
         cluster = ClusterClient(Api(server.url))
-        self.live = Live(cluster, settings(**overrides), self.clock, (VIRTUAL_MACHINES,))
+        self.live = Live(cluster, settings(**overrides), self.clock)
         self.releaser = Releaser(
             cluster, self.live, settings(**overrides), lambda: self.leading, self._record, self.clock
         )

@@ -33,7 +33,7 @@ LIST_TIMEOUT = 60.0  # seconds for one page
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
 # any data for longer is treated as broken.
 WATCH_SILENCE_TIMEOUT = 150.0  # seconds
-# Kubernetes' own client does the same: the kubelet replaces a token when a fifth of its life is left, at least 2 minutes.
+# As client-go does. The kubelet replaces a token when a fifth of its life is left, which is at least 2 minutes.
 TOKEN_SECONDS = 60.0
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from webhook.cluster.caches.kinds import Kind, kinds, metadata_kinds
+from webhook.cluster.caches.kinds import kinds
 from webhook.cluster.caches.reflector import Reflector
-from webhook.cluster.caches.reservations import Reservations
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.placement.catalog import Catalog
@@ -33,22 +32,15 @@ T = TypeVar("T")
 class Live:
     """Decides from caches that mirror a live cluster. Thread-safe."""
 
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
-        extra_kinds: Iterable[Kind] = (),
-    ) -> None:
+    def __init__(self, cluster: ClusterClient, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = Store(clock=clock)
         self._settings = settings
         self._clock = clock
         # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
         self._lock = threading.Lock()
-        self._reservations = Reservations(self.store, clock)
         self.reflectors = [
             Reflector(kind, cluster, self.store, self._lock, clock)
-            for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), *extra_kinds)
+            for kind in kinds(settings.longhorn_namespace, settings.opt_in)
         ]
         self._guarding = [each for each in self.reflectors if each.kind.fact in GUARDING]
 
@@ -78,15 +70,10 @@ class Live:
 
     def inject(self, request: JsonObject) -> Injection:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
-        vm = _vm_key_of(request)
         with self._lock:
-            injection, withdrawn, reserves = self._decide(request, vm)
+            injection = self._decide(request)
         # Outside the lock, because the reflectors wait for it.
-        injection = with_patch(injection, request, self._settings)
-        if reserves and not injection.patch:
-            with self._lock:
-                self._reservations.give_back(vm, withdrawn)
-        return injection
+        return with_patch(injection, request, self._settings)
 
     def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
         """Return whether the caches lack a claim of the pod, the PV of a claim without a node, or the VMI.
@@ -108,21 +95,21 @@ class Live:
                     return True
         return False
 
-    def _decide(self, request: JsonObject, vm: Key) -> tuple[Injection, tuple[Pod | None, Pod | None], bool]:
-        """Return a decision without its patch, the VM's earlier reservation, and whether the decision has a new one."""
-        self.store.stale = self._stale_resources()
+    def _decide(self, request: JsonObject) -> Injection:
+        """Return a decision without its patch."""
+        vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
+        store.stale = self._stale_resources()
+        store.pins.counting()  # notes what has arrived
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
-        withdrawn = self._reservations.withdraw(vm)
-        injection = without_patch(request, self.store, self._settings)
-        changes_pod = (
-            injection.decision.outcome is not Outcome.UNCHANGED and self._settings.action is not Action.OBSERVE
-        )
-        reserves = changes_pod and injection.decision.reservation is not None
+        withdrawn = reservations.withdraw(vm, store.pins.arrivals)
+        injection = without_patch(request, store, self._settings)
         if request.get("dryRun") is True:
-            self._reservations.restore(withdrawn)
-            return injection, withdrawn, False
-        self._reservations.settle(vm, withdrawn, injection.decision, reserves=reserves)
-        return injection, withdrawn, reserves
+            reservations.restore(withdrawn)
+        else:
+            decision, observes = injection.decision, self._settings.action is Action.OBSERVE
+            changes_pod, known = decision.outcome is not Outcome.UNCHANGED and not observes, store.pins.knows_vmi(*vm)
+            reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=known)
+        return injection
 
     def _stale_resources(self) -> tuple[str, ...]:
         now = self._clock()

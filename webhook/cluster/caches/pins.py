@@ -40,15 +40,20 @@ class _Sighting:
 class Pins:
     """The pods with a pin, by VMI. Not thread-safe. `vmis` and `nodes` are the current tables of these kinds.
 
-    `arrivals` are the pinned pods of known VMIs that the caches have shown for the first time, and `shown` the VMIs of
-    pods that count now.
+    `arrivals` are the pinned pods of known VMIs that the caches have shown for the first time. `shown` is called with
+    the VMI of a pod that counts.
     """
 
-    def __init__(self, clock: Callable[[], float], vmis: VirtualMachineInstances, nodes: Table[Node]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        vmis: VirtualMachineInstances,
+        nodes: Table[Node],
+        shown: Callable[[Key], None],
+    ) -> None:
         self.vmis, self.nodes = vmis, nodes
         self.arrivals: deque[Arrival] = deque(maxlen=4096)
-        self.shown: deque[Key] = deque()
-        self._clock = clock
+        self._clock, self._shown = clock, shown
         self._by_vmi: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._seen: dict[tuple[Key, str], _Sighting] = {}  # by the pod's key and UID
         # When this replica first saw a pod, and the pod's VMI: for the two ages at which a pod may stop counting.
@@ -160,7 +165,7 @@ class Pins:
         pod = counting_pod(ages, self._max_age(vmi, now), lambda name: self.nodes.get(("", name)))
         if pod and pod.pin:
             self._counted[vmi] = pod.key
-            self.shown.append(vmi)
+            self._shown(vmi)
             self._counting.put(replace(pod, effective_node=pod.pin.node))
 
     def _recognize(self, seen: Iterable[tuple[Pod, _Sighting]], vmi: VirtualMachineInstance | None) -> None:

@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from webhook.cluster.caches.tables import Table
 from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.kubevirt import APP_LABEL
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
@@ -230,73 +231,39 @@ class PlacedPods(Table[Pod]):
 
 
 class Pods(PlacedPods):
-    """The unfinished pods, also indexed by claim, owner, VM and served Longhorn volume.
-
-    `with_pin`, `launchers` and `hotplug_pods`, which mount hotplugged claims for a virt-launcher pod, are some of them.
-    """
+    """The unfinished pods, also indexed by app, UID, claim and served Longhorn volume."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.with_pin: dict[Key, Pod] = {}
-        self._by_claim: Index = defaultdict(dict)
-        self.launchers: dict[Key, Pod] = {}
-        self._by_uid: dict[str, Pod] = {}
-        self._by_vm: dict[Key, Pod] = {}
-        self._serving: Index = defaultdict(dict)
-        self.hotplug_pods: dict[Key, Pod] = {}
+        self._index: Index = defaultdict(dict)
         self._without_vm: defaultdict[Key, list[Pod]] | None = None  # see `mounting_without_vm`
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
         super().put(fact)
         self._without_vm = None
-        key = fact.key
-        for group in self._groups(fact):
-            group[key] = fact
-        for index, entry in self._index_entries(fact):
-            index[entry][key] = fact
-        if fact.is_virt_launcher:
-            self._by_uid[fact.uid] = fact
-            self._by_vm[vm_key(fact)] = fact
+        for entry in _entries(fact):
+            self._index[entry][fact.key] = fact
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
         removed = super().remove(key)
         if removed is not None:
             self._without_vm = None
-            for group in self._groups(removed):
-                group.pop(key, None)
-            for index, entry in self._index_entries(removed):
-                _remove_from(index, entry, key)
-            self._by_uid.pop(removed.uid, None)
-            self._by_vm.pop(vm_key(removed), None)
+            for entry in _entries(removed):
+                _remove_from(self._index, entry, key)
         return removed
 
-    def of_vm(self, vm: Key) -> Pod | None:
-        """Find the pod of a VM; `vm` is a `vm_key`."""
-        return self._by_vm.get(vm)
+    def _find(self, *entry: str) -> Collection[Pod]:
+        return self._index.get(entry, {}).values()
 
-    def _groups(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
-        if pod.pin:
-            yield self.with_pin
-        if pod.is_virt_launcher:
-            yield self.launchers
-        if pod.is_hotplug_pod:
-            yield self.hotplug_pods
-
-    def _index_entries(self, pod: Pod) -> Iterator[tuple[Index, Any]]:
-        for claim in pod.claims if pod.belongs_to_vm else ():
-            yield self._by_claim, (pod.namespace, claim)
-        if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
-            yield self._serving, (pod.namespace, pod.labels.get(VOLUME_LABEL, ""))
+    def of_app(self, app: str) -> Collection[Pod]:
+        """List the virt-launcher pods, or the hotplug pods, which mount hotplugged claims for a virt-launcher pod."""
+        return self._find("app", app)
 
     def serving(self, namespace: str, volume: str) -> list[Pod]:
         """List the share-manager pods of a Longhorn volume, sorted by name."""
-        return sorted(self._serving.get((namespace, volume), {}).values(), key=lambda pod: pod.key)
-
-    def share_managers(self, namespace: str) -> Iterator[Pod]:
-        """List the share-manager pods in a namespace."""
-        return (pod for key, pods in self._serving.items() if key[0] == namespace for pod in pods.values())
+        return sorted(self._find("volume", namespace, volume), key=lambda pod: pod.key)
 
     def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own.
@@ -304,9 +271,9 @@ class Pods(PlacedPods):
         Of a claim that very many pods mount, only the first ones count.
         """
         found: set[Key] = set()
-        for pod in islice(self._by_claim.get((namespace, claim), {}).values(), MAX_MOUNTING):
+        for pod in islice(self._find("claim", namespace, claim), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
-            owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
+            owners = chain(*(self._find("uid", uid) for uid in pod.owners)) if pod.alive else ()
             for launcher in (pod, *owners):
                 if launcher.is_virt_launcher and launcher.key not in found:
                     found.add(launcher.key)
@@ -322,3 +289,15 @@ class Pods(PlacedPods):
                 for mounted in pod.claims:
                     self._without_vm[pod.namespace, mounted].append(pod)
         return self._without_vm.get((namespace, claim), ())
+
+
+def _entries(pod: Pod) -> Iterator[tuple[str, ...]]:
+    """Yield where to find a pod: the kind of the entry, and its values."""
+    if pod.belongs_to_vm:
+        yield "app", pod.labels[APP_LABEL]
+        for claim in pod.claims:
+            yield "claim", pod.namespace, claim
+        if pod.is_virt_launcher:
+            yield "uid", pod.uid
+    if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
+        yield "volume", pod.namespace, pod.labels.get(VOLUME_LABEL, "")

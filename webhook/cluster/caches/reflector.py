@@ -49,7 +49,6 @@ class Health:
     code: int = 0
     objects: int = 0
     relists: Counter[str] = field(default_factory=Counter)
-    list_errors: int = 0
     watch_errors: int = 0
     skipped: int = 0
 
@@ -169,10 +168,7 @@ class Reflector:
             self._wait, self._last_error = FIRST_WAIT, ""
         if error.code == 404 and self.kind.optional:
             return self._treat_as_empty()
-        if self._watching_since is None:
-            self.health.list_errors += 1
-        else:
-            self.health.watch_errors += 1
+        self.health.watch_errors += self._watching_since is not None
         self._cause = {410: "expired", 401: "forbidden", 403: "forbidden"}.get(error.code, "error")
         self._report(error)
         wait, self._wait = self._wait, min(self._wait * 2, MAX_WAIT)

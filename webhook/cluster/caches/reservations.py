@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.pins import Arrival
+from webhook.cluster.caches.pod_tables import PlacedPods
+from webhook.cluster.caches.tables import Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.reasons import Decision
 
@@ -19,110 +21,106 @@ DELAY_SECONDS = 10.0  # for which such a delay counts
 # The reviews may be made up. Beyond this number, the oldest reservation ends: its pod is the most likely one to be in
 # the cache, or rejected.
 MAX_RESERVATIONS = 2048
-MAX_REMEMBERED = 8192  # VMs for which this replica has reserved
-MAX_UNRESERVED = 1024  # VMs that this replica has pinned without a reservation
+MAX_REMEMBERED = 8192  # VMs that this replica has pinned
+
+Withdrawn = tuple[Pod | None, Pod | None]
 
 
-class Reservations:
-    """Maintains a store's `reservations` and `recent_pins`. Callers must hold the store's lock.
+class Reservations(PlacedPods):
+    """The pods that this replica has pinned, or for which it prefers a node, until the caches show them, by VM.
 
     Without reservations, a burst of VMs would be pinned into the same free capacity. A `vm` is a `vm_key`.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        # The pods that this replica pinned in the last moments, whether the caches show them or not.
+        self.recent_pins = Table[Pod]()
+        # When the caches showed the last new pin to a node, for nodes where that is recent, and one of another replica.
+        self.last_pins: dict[str, float] = {}
+        self.other_replica_pinned_at = float("-inf")
+        self._clock = clock
         self._reserved_at: dict[Key, float] = {}
-        # The VMs for which this replica has reserved, and whether the caches have shown the pod since.
-        self._was_shown: dict[Key, bool] = {}
-        # The VMs that this replica has pinned before the caches showed their VMI: they are no pins of another replica.
-        self._unreserved: deque[Key] = deque(maxlen=MAX_UNRESERVED)
+        # The VMs that this replica has pinned, and whether they may reserve: once until the caches show their pod.
+        self._may_reserve: dict[Key, bool] = {}
         # When the cache showed a pin of this replica, and after which delay.
         self._delays: deque[tuple[float, float]] = deque(maxlen=100)
 
-    def withdraw(self, vm: Key) -> tuple[Pod | None, Pod | None]:
+    def end(self, vm: Key) -> None:
+        """End the reservation of a VM: the caches have shown its pod."""
+        self.remove(vm)
+        if vm in self._may_reserve:
+            self._may_reserve[vm] = True
+
+    def withdraw(self, vm: Key, arrivals: deque[Arrival]) -> Withdrawn:
         """Remove and return the reservation and the recent pin of a VM: its next decision must not count them."""
         now = self._clock()
-        self._store.counting_pins()  # shows what has arrived
-        self._learn(now)
+        self._learn(arrivals, now)
         self._expire(now)
-        return self._store.reservations.remove(vm), self._store.recent_pins.remove(vm)
+        return self.remove(vm), self.recent_pins.remove(vm)
 
-    def restore(self, withdrawn: tuple[Pod | None, Pod | None]) -> None:
+    def restore(self, withdrawn: Withdrawn) -> None:
         """Store again what `withdraw` returned."""
         reservation, recent = withdrawn
         if reservation:
-            self._store.reservations.put(reservation)
+            self.put(reservation)
         if recent:
-            self._store.recent_pins.put(recent)
+            self.recent_pins.put(recent)
 
-    def settle(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None], decision: Decision, *, reserves: bool) -> None:
+    def settle(self, vm: Key, withdrawn: Withdrawn, decision: Decision, *, changes_pod: bool, known: bool) -> None:
         """Reserve for the VM what the final decision reserves. Otherwise, an earlier reservation continues unchanged.
-
-        `reserves` means that the decision will get a patch; if it gets none, call `give_back`.
 
         Only a known VMI reserves, and once until the caches show its pod: a quota may reject the pod again and again.
         """
         pod = decision.reservation
         if decision.unpins:
             return
-        may_reserve = self._was_shown.get(vm, True) and self._store.pins.knows_vmi(*vm)
-        if pod is None or not (withdrawn[0] or (reserves and may_reserve)):
+        may_reserve = self._may_reserve.get(vm, True) and known
+        if pod is None or not (withdrawn[0] or (changes_pod and may_reserve)):
             self.restore(withdrawn)
-            if reserves:
-                self._unreserved.append(vm)
+            if pod and changes_pod and vm not in self._may_reserve:
+                self._remember(vm, may_reserve=True)  # otherwise it would be a pin of another replica
             return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
         if withdrawn[0] is None:
             self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
             self._reserved_at[vm] = self._clock()
-            self._remember(vm)
+            self._remember(vm, may_reserve=False)
         if len(self._reserved_at) > MAX_RESERVATIONS:
-            self._end(next(iter(self._reserved_at)))
+            self._forget(next(iter(self._reserved_at)))
         self.restore((pod, None if pod.prefers else pod))
 
-    def give_back(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None]) -> None:
-        """Undo `settle` for a VM that does not get its patch."""
-        self.withdraw(vm)
-        self.restore(withdrawn)
-        if withdrawn[0] is None:
-            self._was_shown.pop(vm, None)
+    def _remember(self, vm: Key, *, may_reserve: bool) -> None:
+        self._may_reserve.pop(vm, None)
+        self._may_reserve[vm] = may_reserve
+        if len(self._may_reserve) > MAX_REMEMBERED:
+            del self._may_reserve[next(iter(self._may_reserve))]
 
-    def _remember(self, vm: Key) -> None:
-        self._was_shown.pop(vm, None)
-        self._was_shown[vm] = False
-        if len(self._was_shown) > MAX_REMEMBERED:
-            del self._was_shown[next(iter(self._was_shown))]
-
-    def _learn(self, now: float) -> None:
+    def _learn(self, arrivals: deque[Arrival], now: float) -> None:
         """Learn from the pins that the cache has shown for the first time how fast it shows pins."""
-        while self._store.shown_vms:
-            if (vm := self._store.shown_vms.popleft()) in self._was_shown:
-                self._was_shown[vm] = True
-        arrivals = self._store.pins.arrivals
         while arrivals:
             arrival = arrivals.popleft()
-            self._store.last_pins[arrival.node] = arrival.at
+            self.last_pins[arrival.node] = arrival.at
             if (reserved_at := self._reserved_at.get(arrival.vm)) is not None:
                 self._delays.append((arrival.at, arrival.at - reserved_at))
-            elif arrival.vm not in self._was_shown and arrival.vm not in self._unreserved:
-                self._store.other_replica_pinned_at = arrival.at
+            elif arrival.vm not in self._may_reserve:
+                self.other_replica_pinned_at = arrival.at
         while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
             self._delays.popleft()
 
     def _expire(self, now: float) -> None:
         longest_delay = max((delay for _, delay in self._delays), default=0.0)
         recent_seconds = min(max(DELAY_FACTOR * longest_delay, MIN_RECENT_SECONDS), MAX_RECENT_SECONDS)
-        last_pins = self._store.last_pins
-        for node in [node for node, at in last_pins.items() if now - at >= recent_seconds]:
-            del last_pins[node]
+        for node in [node for node, at in self.last_pins.items() if now - at >= recent_seconds]:
+            del self.last_pins[node]
         for vm, reserved_at in list(self._reserved_at.items()):
             age = now - reserved_at
             if age < recent_seconds:
                 break
-            if age >= RESERVATION_SECONDS or self._store.reservations.get(vm) is None:
-                self._end(vm)
+            if age >= RESERVATION_SECONDS or self.get(vm) is None:
+                self._forget(vm)
 
-    def _end(self, vm: Key) -> None:
-        self._store.reservations.remove(vm)
-        self._store.recent_pins.remove(vm)
+    def _forget(self, vm: Key) -> None:
+        self.remove(vm)
+        self.recent_pins.remove(vm)
         del self._reserved_at[vm]

@@ -1,7 +1,7 @@
 """The in-memory catalog that decisions read: facts about Kubernetes objects, and queries on them."""
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import chain
@@ -10,6 +10,7 @@ from typing import Any
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, ServerFailures, VmId
 from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
+from webhook.cluster.caches.reservations import Reservations
 from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
@@ -25,6 +26,7 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
+from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
 
@@ -79,16 +81,8 @@ class Store:
         # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
         self.releases = NodeMemory[VmId](clock, RELEASE_SECONDS)
         self.server_failures = ServerFailures(clock)
-        # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
-        self.reservations = PlacedPods()
-        # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
-        self.recent_pins = Table[Pod]()
-        self.pins = Pins(clock, self.vmis, self.nodes)
-        # VMs whose pod the cache has shown, which ends their reservation; `Reservations` consumes them.
-        self.shown_vms: deque[Key] = deque(maxlen=4096)
-        # When the cache showed the last new pin to a node, for nodes where that is recent.
-        self.last_pins: dict[str, float] = {}
-        self.other_replica_pinned_at = float("-inf")
+        self.reservations = Reservations(clock)
+        self.pins = Pins(clock, self.vmis, self.nodes, self.reservations.end)
         self.stale: tuple[str, ...] = ()
         # When a snapshot was taken or a command read the cluster. None for the webhook: its pods count from when a
         # watch shows them.
@@ -104,7 +98,7 @@ class Store:
         if isinstance(fact, Pod):
             self.pins.put(fact, old, self._age(fact))
             if fact.node and not (old and old.node):
-                self._end_reservation(vm_key(fact))
+                self.reservations.end(vm_key(fact))
         elif isinstance(fact, VirtualMachineInstance):
             self._change_vmi(fact)
         elif isinstance(fact, Node) and (old is None or old.allocatable != fact.allocatable):
@@ -139,17 +133,6 @@ class Store:
         created = parse_time(pod.created) if self.taken_at and pod.pin else None
         return max(0.0, (self.taken_at - created).total_seconds()) if self.taken_at and created else 0.0
 
-    def counting_pins(self) -> PlacedPods:
-        """Return the pods that count on the node of their pin now."""
-        counting = self.pins.counting()
-        while self.pins.shown:
-            self._end_reservation(self.pins.shown.popleft())
-        return counting
-
-    def _end_reservation(self, vm: Key) -> None:
-        self.reservations.remove(vm)
-        self.shown_vms.append(vm)
-
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
         found: Table[Any] = getattr(self, TABLE_NAMES[kind])
@@ -167,11 +150,11 @@ class Store:
         old: Table[Any] = self.table(kind)
         setattr(self, TABLE_NAMES[kind], new)
         if isinstance(new, Pods):
-            self.pins.replace(new.with_pin.values())
-            bound = [(vm, pod) for vm in self.reservations if (pod := new.of_vm(vm)) and pod.node]
-            for vm, pod in bound:
-                if not (before := old.get(pod.key)) or not before.node:
-                    self._end_reservation(vm)
+            launchers = new.of_app(VIRT_LAUNCHER)
+            self.pins.replace([pod for pod in launchers if pod.pin])
+            for pod in launchers if self.reservations else ():
+                if pod.node and vm_key(pod) in self.reservations and not ((one := old.get(pod.key)) and one.node):
+                    self.reservations.end(vm_key(pod))
         elif kind in (Node, VirtualMachineInstance):
             self.pins.vmis, self.pins.nodes = self.vmis, self.nodes
             self.pins.change_all()
@@ -241,24 +224,24 @@ class Store:
 
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""
-        return (
-            node in self.last_pins
-            or self.pods.has_unbound(node, excluding)
-            or self.counting_pins().has_unbound(node, excluding)
-            or self.reservations.has_unbound(node, excluding)
+        return node in self.reservations.last_pins or any(
+            table.has_unbound(node, excluding) for table in self._placed_pods()
         )
+
+    def _placed_pods(self) -> tuple[PlacedPods, ...]:
+        return self.pods, self.pins.counting(), self.reservations
 
     def recently_pinned(self, node: str) -> Mapping[str, int]:
         """Sum up the effective requests of the pods that this replica has just pinned to `node`."""
         found: Counter[str] = Counter()
-        for pod in self.recent_pins.values():
+        for pod in self.reservations.recent_pins.values():
             if pod.effective_node == node:
                 found.update(pod.requests)
         return found
 
     def has_other_pinning_replicas(self) -> bool:
         """Return whether another replica has pinned a pod within the last hour."""
-        return self._clock() - self.other_replica_pinned_at < OTHER_REPLICAS_SECONDS
+        return self._clock() - self.reservations.other_replica_pinned_at < OTHER_REPLICAS_SECONDS
 
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes."""
@@ -303,8 +286,7 @@ class Store:
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
-        tables = self.pods, self.counting_pins(), self.reservations
-        total, *others = (table.requested(node, excluding) for table in tables)
+        total, *others = (table.requested(node, excluding) for table in self._placed_pods())
         for load in filter(None, others):
             total = {name: total.get(name, 0) + load.get(name, 0) for name in total.keys() | load.keys()}
         return total
@@ -315,15 +297,14 @@ class Store:
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
-        tables = self.pods, self.counting_pins(), self.reservations
-        return chain(*(table.placed(namespace, selector) for table in tables))
+        return chain(*(table.placed(namespace, selector) for table in self._placed_pods()))
 
     def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
-        tables = self.pods, self.counting_pins(), self.reservations
-        return chain(*[table.repelling(namespace, labels, own=own) for table in tables if table.repels])
+        tables = [table for table in self._placed_pods() if table.repels]
+        return chain(*[table.repelling(namespace, labels, own=own) for table in tables])
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
-        stored, pinned = self.pods.oversized(), self.counting_pins().oversized()
+        stored, pinned = self.pods.oversized(), self.pins.counting().oversized()
         return {*stored, *pinned} if stored or pinned else ()
