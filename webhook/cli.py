@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import ShellComplete
 
 from webhook import __version__
-from webhook.commands.completion import complete_var, kubectl_completions
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import SettingsError
 from webhook.reading.documents import BadInput
@@ -31,7 +31,6 @@ COMMANDS = {  # in the order of an operator's work
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "version": "webhook.commands.version",  # print the versions of this command and of the webhook
-    "completion": "webhook.commands.completion",  # print the completion script of a shell
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
 }
 
@@ -99,15 +98,19 @@ def kubectl_plugin() -> None:
 
 
 def complete_kubectl_plugin() -> None:
-    """Print the completions of the arguments for kubectl, which calls this program as `kubectl_complete-coschedule`."""
-    click.echo(kubectl_completions(commands, PLUGIN, sys.argv[1:]))
+    """Print the completions of the last argument for kubectl, which calls this as `kubectl_complete-coschedule`."""
+    *complete, last = sys.argv[1:] or [""]
+    items = ShellComplete(commands, {}, PLUGIN, "").get_completions(complete, last)
+    lines = [f"{item.value}\t{item.help}" if item.help else str(item.value) for item in items if item.type == "plain"]
+    # Cobra's directives: complete file names, or nothing else.
+    click.echo("\n".join([*lines, ":0" if any(item.type != "plain" for item in items) else ":4"]))
 
 
 def _run(name: str) -> None:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # None if it is closed
             sys.stdout.reconfigure(encoding="utf-8")  # in any locale
-        commands(prog_name=name, complete_var=complete_var(name))
+        commands(prog_name=name)
     except OSError as error:
         # Standard output can't be written: the disk is full, for example. Redirect it, because Python flushes the rest
         # again at exit and would fail again.

@@ -17,12 +17,10 @@ from tests.support.controlplane import build
 PACKAGED = {
     "buildah": (("buildah",), "buildah"),
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
-    "fish": (("fish",), "fish"),
     "mmdebstrap": (("mmdebstrap",), "mmdebstrap"),
     "openssl": (("openssl",), "openssl"),
     "prometheus": (("prometheus",), "prometheus"),
     "promtool": (("promtool",), "prometheus"),
-    "zsh": (("zsh",), "zsh"),
 }
 PROGRAMS = (*PACKAGED, *build.RARE)
 # What the running test declares. None outside of tests, where each program may be used.
