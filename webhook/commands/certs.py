@@ -214,7 +214,7 @@ def _render_status(secret: Key, report: health.Status, now: datetime) -> str:
     heads = ("CERTIFICATE", "SUBJECT", "NOT AFTER", "DAYS LEFT", "NAMES")
     parts = [
         f"Secret {printable('/'.join(secret))}\n",
-        render_table(heads, certificates, columns=columns, prose=1),
+        render_table(heads, certificates, columns=columns),
         render_table(("WEBHOOK", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
     ]
     if report.next:

@@ -1,6 +1,5 @@
 """`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from webhook.commands.options import (
 )
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report
-from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
+from webhook.commands.report.table import render_nodes, render_vms
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
@@ -39,19 +38,12 @@ EXIT_APART = 1
 @output_option(
     "table",
     "wide",
-    "name",
     "json",
     "yaml",
     "html",
     text="The output format. wide prints one line per VM, with claims, reasons and predictions. html prints a page for "
     "a browser.",
 )
-@click.option(
-    "--sort-by",
-    type=click.Choice(list(dict.fromkeys(itertools.chain(*SORTS.values())))),
-    help=f"Sort by this. VMs: {', '.join(SORTS['vms'])}. Nodes: {', '.join(SORTS['nodes'])}.",
-)
-@click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
 @prometheus_options
 @live_options
@@ -63,8 +55,6 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     only_apart: bool,
     snapshots: tuple[Path, ...],
     output: str,
-    sort_by: str | None,
-    no_headers: bool,
     fail_on: str | None,
     prometheus: str,
     prometheus_token: str,
@@ -72,7 +62,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
 ) -> None:
     """List the node of each VM, the node of its storage, and what to do. `report nodes` lists the nodes.
 
-    The table is as wide as the terminal, or 100 columns.
+    Text wraps in the width of the terminal, or in 100 columns.
 
     The exit status is 1 if a VM is apart and --fail-on apart is given, and 2 if the cluster can't be read.
 
@@ -80,15 +70,13 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     Examples:
       kubevirt-scheduler report -A
       kubevirt-scheduler report -n shop -l app=db --apart
-      kubevirt-scheduler report nodes --sort-by apart
+      kubevirt-scheduler report nodes
       kubevirt-scheduler report --snapshot cluster.json -o wide
       kubevirt-scheduler report -A -o html > fleet.html
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    if sort_by not in (None, *SORTS[what]):
-        raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
     labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
     fleet = read_fleet(snapshots, live)
     scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
@@ -97,26 +85,19 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(scope.not_found, err=True)
     around = Surroundings(fleet.webhook.predicting, rates=rates)
     found = fleet.origin() | build_report(statuses, fleet.inventory, around)
-    listed = _listed(found, what, sort_by, only_apart=only_apart)
-    click.echo(_rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers), nl=False)
+    if only_apart:
+        found["vms"] = [vm for vm in found["vms"] if vm["state"] == State.APART]
+    click.echo(_rendered(found, what, output, everywhere=scope.namespace is None), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
 
 
-def _listed(found: JsonObject, what: str, sort_by: str | None, *, only_apart: bool) -> JsonObject:
-    vms = [vm for vm in found["vms"] if not only_apart or vm["state"] == State.APART]
-    listed = found | {"vms": vms}
-    return listed | {what: sorted(listed[what], key=SORTS[what][sort_by])} if sort_by else listed
-
-
-def _rendered(listed: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
+def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool) -> str:
     if output in ("json", "yaml"):
-        return as_data(listed, output)
+        return as_data(found, output)
     if output == "html":
-        return page.render(listed)
-    if output == "name":
-        return render_names(listed, what)
+        return page.render(found)
     if what == "nodes":
-        return render_nodes(listed, headers=headers)
+        return render_nodes(found)
     columns = shutil.get_terminal_size((COLUMNS, 24)).columns
-    return render_vms(listed, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)
+    return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns)

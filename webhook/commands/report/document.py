@@ -16,17 +16,17 @@ from webhook.placement.objects.fields import JsonObject
 OF_THE_FLEET = ("plan", "traffic", "nfs")
 # The keys of the summary and of a node's states, in the order of the report.
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
+WORDS = {"notConcerned": "not concerned"}  # for those keys that are no words
 
 
 def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
     """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
     catalog = inventory.store
-    loads = node_loads(inventory.store, around.settings)
-    plan = {each.status.machine.key: each for each in make_plan(_apart(statuses), catalog, around)}
+    apart = [each for each in statuses if each.state is State.APART]
+    plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
         by_node[status.node][status.state] += 1
-    moves = sum(each.action == "migrate" for each in plan.values())
     traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
     if traffic:
         statuses = sorted(statuses, key=lambda each: traffic[each.machine.key], reverse=True)
@@ -39,20 +39,35 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
             | {"nfs": nfs[status.machine.key].as_json()}
             for status in statuses
         ],
-        "nodes": [_node(load, by_node[load.name]) for load in loads],
-        "summary": summarize(statuses)
-        | {"togetherAfterRecolocate": moves, "traffic": _total(traffic), "nfs": summarize_nfs(nfs.values())},
+        "nodes": [_node(load, by_node[load.name]) for load in node_loads(catalog, around.settings)],
+        "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), traffic)
+        | {"nfs": summarize_nfs(nfs.values())},
     }
 
 
-def _total(traffic: Mapping[Key, Traffic]) -> JsonObject | None:
-    total = sum(traffic.values(), Traffic())
-    found = sum(each != Traffic() for each in traffic.values())
-    return total.as_json() | {"vms": found, "text": describe_traffic(total)} if traffic else None
-
-
-def _apart(statuses: Iterable[Status]) -> list[Status]:
-    return [each for each in statuses if each.state is State.APART]
+def _summary(
+    states: Counter[State], apart: Sequence[Status], plan: Iterable[Proposal], traffic: Mapping[Key, Traffic]
+) -> JsonObject:
+    """Count the VMs by state, and the VMs that are apart by what would bring them together."""
+    counts = {key: states[state] for state, key in STATE_KEYS.items()}
+    helped = [each.start for each in apart if each.start and each.start.helps]
+    moves, to_opt_in = sum(each.action == "migrate" for each in plan), sum(bool(each.stopped_by) for each in helped)
+    listed = ", ".join(f"{number} {WORDS.get(key, key)}" for key, number in counts.items() if number)
+    text = f"{states.total()} {'VM' if states.total() == 1 else 'VMs'}{': ' * bool(listed)}{listed}"
+    crossed: JsonObject | None = None
+    if traffic:
+        total = sum(traffic.values(), Traffic())
+        crossed = total.as_json() | {"vms": sum(each != Traffic() for each in traffic.values())}
+        crossed["text"] = describe_traffic(total)
+        text += f"; {crossed['text']}"
+    if apart:
+        text += f"; {moves} of {len(apart)} would be together after recolocate" if moves else ""
+        text += f"; {len(helped)} of {len(apart)} would be together after a restart"
+        text += f" ({to_opt_in} only after opt-in)" if to_opt_in else ""
+    after = {"togetherAfterRestart": len(helped), "togetherAfterRestartNotOptedIn": to_opt_in}
+    return (
+        {"vms": states.total()} | counts | after | {"togetherAfterRecolocate": moves, "traffic": crossed, "text": text}
+    )
 
 
 def describe_proposal(proposal: Proposal | None) -> JsonObject | None:
@@ -113,15 +128,3 @@ def _node(load: NodeLoad, states: Counter[State]) -> JsonObject:
         "shareManagers": load.share_managers,
         "requested": {resource: round(share, 4) for resource, share in load.requested.items()},
     }
-
-
-def summarize(statuses: Iterable[Status]) -> JsonObject:
-    """Count the VMs by state, and the VMs that are apart by whether a restart would help."""
-    states, after_restart, after_opt_in = Counter[State](), 0, 0
-    for status in statuses:
-        states[status.state] += 1
-        if status.state is State.APART and status.start and status.start.helps:
-            after_restart += 1
-            after_opt_in += status.start.stopped_by is not None
-    counts: JsonObject = {"vms": states.total()} | {key: states[state] for state, key in STATE_KEYS.items()}
-    return counts | {"togetherAfterRestart": after_restart, "togetherAfterRestartNotOptedIn": after_opt_in}

@@ -3,18 +3,12 @@
 
 function showSummary() {
   const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
-  const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = summary;
-  const key = (state) => state[0].toLowerCase() + state.slice(1);
-  const counts = counted(vms).map(([state, count]) => [state, summary[key(state)] ?? count]).filter(([, count]) => count);
-  const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
-  const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
-  const after = apart ? `. ${togetherAfterRestart.toLocaleString("en")} of ${apart.toLocaleString("en")} would be together after a restart${onlyOptedIn}` : "";
-  const more = [(TRAFFIC || {}).text, NFS].map((text) => (text ? `. ${text[0].toUpperCase()}${text.slice(1)}` : "")).join("");
-  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}${more}.`;
-  for (const [state, count] of counts) {
+  byId("summary").textContent = [summary.text, NFS].filter(Boolean).join(". ");
+  for (const [state, listed] of counted(vms)) {
+    const count = summary[state[0].toLowerCase() + state.slice(1)] ?? listed;
     const share = element("span", { class: state, title: `${count} ${words(state)}` });
     share.style.flexGrow = count;
-    byId("shares").append(share);
+    if (count) byId("shares").append(share);
   }
 }
 

@@ -1,8 +1,7 @@
 """Render the report on the fleet as text: a table of VMs with a summary, or a table of nodes."""
 
 import textwrap
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from webhook.commands.tables import NO_VALUE, render_table
 from webhook.placement.objects.fields import JsonObject, mapping, printable
@@ -14,89 +13,33 @@ NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
 _OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
-_COUNTED = (
-    ("together", "together"),
-    ("apart", "apart"),
-    ("unserved", "unserved"),
-    ("waiting", "waiting"),
-    ("stopped", "stopped"),
-    ("notConcerned", "not concerned"),
-)
-# The keys of --sort-by for VMs and for nodes. The largest number comes first.
-SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
-    "vms": {
-        "name": lambda vm: vm["name"],
-        "state": lambda vm: vm["state"],
-        "node": lambda vm: vm["node"] or "",
-        "storage": lambda vm: vm["storageNode"] or "",
-    },
-    "nodes": {
-        "name": lambda node: node["name"],
-        "vms": lambda node: -node["vms"],
-        "apart": lambda node: -node["states"]["apart"],
-    }
-    | {resource: lambda node, of=resource: -(node["requested"].get(of) or 0) for resource in RESOURCES},
-}
 
 
-def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int, headers: bool) -> str:
-    """Return the settings, a table of VMs and the summary, or without `headers` only the rows of the table.
+def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int) -> str:
+    """Return the settings, a table of VMs and the summary.
 
-    `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise nothing is wider than `columns`.
+    `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise text wraps after these `columns`.
     """
     marks = {node["name"]: _problems(node) for node in report["nodes"]}
     rows = [[*([vm["namespace"]] * everywhere), *_vm_cells(vm, marks, wide=wide)] for vm in report["vms"]]
     heads = ["NAMESPACE"] * everywhere + [*(WIDE_HEADS if wide else HEADS)]
-    if mapping(report["summary"], "traffic"):
+    if report["summary"]["traffic"]:
         heads[-1:] = [*TRAFFIC_HEADS, heads[-1]]
         rows = [
             [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
         ]
-    width = None if wide else columns
-    table = render_table(heads, rows, colors=COLORS, columns=width, prose=1, headers=headers)
-    if not headers:
-        return table
-    lines = (
-        printable(mapping(report, "webhook").get("text") or ""),
-        summary_line(report["summary"]),
-        report["summary"]["nfs"]["text"],
-    )
+    table = render_table(heads, rows, colors=COLORS, columns=None if wide else columns)
+    lines = (mapping(report, "webhook").get("text"), report["summary"]["text"], report["summary"]["nfs"]["text"])
     head, *below = (
-        f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else "" for line in lines
+        f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else ""
+        for line in (printable(each or "") for each in lines)
     )
     return "\n".join(filter(None, (head, table, "".join(below))))
 
 
-def render_nodes(report: JsonObject, *, headers: bool) -> str:
+def render_nodes(report: JsonObject) -> str:
     """Return the table of nodes, empty without nodes."""
-    rows = [list(_node_cells(node)) for node in report["nodes"]]
-    return render_table(NODE_HEADS, rows, colors=COLORS, headers=headers)
-
-
-def render_names(report: JsonObject, what: str) -> str:
-    """Return the VMs or the nodes as `kubectl get -o name` does."""
-    kinds = {"VirtualMachine": "virtualmachine", "VirtualMachineInstance": "virtualmachineinstance"}
-    if what == "nodes":
-        names = [f"node/{node['name']}" for node in report["nodes"]]
-    else:
-        names = [f"{kinds[vm['kind']]}.kubevirt.io/{vm['name']}" for vm in report["vms"]]
-    return "".join(f"{name}\n" for name in names)
-
-
-def summary_line(summary: JsonObject) -> str:
-    """Return the summary, such as "3 VMs: 2 together, 1 apart; 1 of 1 would be together after a restart"."""
-    vms = summary["vms"]
-    counts = ", ".join(f"{summary[key]} {words}" for key, words in _COUNTED if summary[key])
-    line = f"{vms} {'VM' if vms == 1 else 'VMs'}{f': {counts}' if counts else ''}"
-    if words := mapping(summary, "traffic").get("text"):
-        line += f"; {words}"
-    if not summary["apart"]:
-        return line
-    helped, to_opt_in = summary["togetherAfterRestart"], summary["togetherAfterRestartNotOptedIn"]
-    if moves := summary.get("togetherAfterRecolocate"):
-        line += f"; {moves} of {summary['apart']} would be together after recolocate"
-    line += f"; {helped} of {summary['apart']} would be together after a restart"
-    return f"{line} ({to_opt_in} only after opt-in)" if to_opt_in else line
+    return render_table(NODE_HEADS, [list(_node_cells(node)) for node in report["nodes"]], colors=COLORS)
 
 
 def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]:
