@@ -141,78 +141,62 @@ class Status:
         return (self.machine.pod.node if self.machine.pod else None) or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    claims: tuple[ClaimFinding, ...] = ()
-    findings: tuple[ClaimFinding, ...] = ()
-    claim: str | None = None
-    node: str | None = None
-
-
 def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
     applicant = machine.applicant
     if machine.template is not None:
         applicant = new_creation(machine.template, machine.namespace)
     by = opted_in_by(applicant, catalog, settings)
-    storage = _storage(machine, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
-    status = _state(machine, storage, by, catalog, settings)
-    status = replace(status, opted_in_by=by, opted_out=opted_out, claims=storage.claims)
+    status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out)
+    if machine.pod is not None:
+        status = _of_pod(status, machine.pod, catalog, settings)
     if machine.template is None:
         return status
-    start = _start(machine, storage, by, catalog, settings)
-    if status.reason is None:
-        status = replace(status, reason=start.decision.reason)
+    start = _start(status, catalog, settings)
     if machine.pod is None:
         served = (each.claim for each in voters(start.decision.claims) if each.node == start.decision.node)
         status = replace(status, storage_node=start.decision.node, claim=next(served, None))
-    return replace(status, start=start)
+    return replace(status, start=start, reason=status.reason or start.decision.reason)
 
 
-def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage:
+def _of_pod(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> Status:
+    status = _with_storage(status, pod, catalog, settings)
+    deciding = [each for each in status.claims if each.decides]
+    concerned = [each for each in deciding if each.reason not in NEVER_SERVED_REASONS]
+    if not concerned:
+        first = deciding[0] if deciding else None
+        reason, claim = (first.reason, first.claim) if first else (Reason.NO_CLAIMS, None)
+        return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=claim)
+    status = replace(status, claim=status.claim or concerned[0].claim)
+    if not pod.node:
+        reason, detail = _why_waiting(status.machine, pod, catalog, settings)
+        return replace(status, state=State.WAITING, reason=reason, detail=detail)
+    if status.storage_node is None:
+        return replace(status, state=State.UNSERVED, reason=concerned[0].reason)
+    if status.storage_node == pod.node:
+        return replace(status, state=State.TOGETHER, reason=Reason.CO_SCHEDULED)
+    return replace(status, state=State.APART, reason=_why_apart(status, pod, catalog, settings))
+
+
+def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> Status:
     """Find the claim that decides. A hotplugged claim decides only if no claim of the pod itself has a node.
 
     Its rank counts beside the claims of the pod: an ISO that other VMs mount too doesn't decide for a VM with a disk.
     """
-    pod = machine.pod
-    if pod is None:
-        return _Storage()
-    resolved = _resolved(pod.claims, pod, catalog, settings)
-    hotplugged = _resolved((*pod.claims, *machine.hotplugged), pod, catalog, settings)[len(pod.claims) :]
-    claims, findings = (*resolved, *hotplugged), tuple[ClaimFinding, ...]()
-    for own in (resolved, hotplugged):
-        findings += tuple(finding for finding in own if finding.decides)
-        choice = choose(own)
+    own = _resolved(pod.claims, pod, catalog, settings)
+    hotplugged = _resolved((*pod.claims, *status.machine.hotplugged), pod, catalog, settings)[len(own) :]
+    status = replace(status, claims=(*own, *hotplugged))
+    for claims in (own, hotplugged):
+        choice = choose(claims)
         if choice and choice.certain:
-            claim = next(each.claim for each in voters(own) if each.node == choice.node and not each.reason)
-            return _Storage(claims, findings, claim, choice.node)
-    return _Storage(claims, findings)
+            claim = next(each.claim for each in voters(claims) if each.node == choice.node and not each.reason)
+            return replace(status, claim=claim, storage_node=choice.node)
+    return status
 
 
 def _resolved(names: tuple[str, ...], pod: Pod, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
     return resolve_claims(names, pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings)
-
-
-def _state(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Status:
-    pod = machine.pod
-    if pod is None:
-        return Status(machine, State.STOPPED)
-    if not storage.findings:
-        return Status(machine, State.NOT_CONCERNED, Reason.NO_CLAIMS)
-    concerned = [finding for finding in storage.findings if finding.reason not in NEVER_SERVED_REASONS]
-    if not concerned:
-        first = storage.findings[0]
-        return Status(machine, State.NOT_CONCERNED, first.reason, first.claim)
-    claim, node = storage.claim or concerned[0].claim, storage.node
-    if not pod.node:
-        reason, detail = _why_waiting(machine, pod, catalog, settings)
-        return Status(machine, State.WAITING, reason, claim, node, detail)
-    if node is None:
-        return Status(machine, State.UNSERVED, concerned[0].reason, claim)
-    if node == pod.node:
-        return Status(machine, State.TOGETHER, Reason.CO_SCHEDULED, claim, node)
-    return Status(machine, State.APART, _why_apart(machine, pod, storage, by, catalog, settings), claim, node)
 
 
 def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
@@ -226,18 +210,17 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
     return recorded_reason(machine.manifest), ""
 
 
-def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
-    machine: Machine, pod: Pod, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings
-) -> Reason | None:
+def _why_apart(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> Reason | None:
+    manifest = status.machine.manifest
     if opted_in_by(pod, catalog, settings) is OptedInBy.NOTHING:
-        return Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.NOT_REVIEWED
+        return Reason.NOT_REVIEWED if status.opted_in else Reason.NOT_OPTED_IN
     if not pod.claims:  # all claims are hotplugged
         return Reason.NO_CLAIMS
-    if machine.manifest is None:
+    if manifest is None:
         return None
-    reason = recorded_reason(machine.manifest)
-    if reason is not None and text(machine.manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
-        still_serves = any(finding.node == pod.node and not finding.reason for finding in storage.findings)
+    reason = recorded_reason(manifest)
+    if reason is not None and text(manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
+        still_serves = any(each.node == pod.node and each.decides and not each.reason for each in status.claims)
         return Reason.VOTES_CHANGED if still_serves else Reason.SHARE_MANAGER_MOVED
     if reason in (Reason.CO_SCHEDULED, Reason.COLD_START):  # after a cold start, the share-manager was scheduled later
         return Reason.SCHEDULED_ELSEWHERE
@@ -246,15 +229,16 @@ def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
     return reason or Reason.NOT_REVIEWED
 
 
-def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
-    stopped = _stopped_volumes(machine, storage, catalog)
-    decision = decide_start(machine, by, forecast(catalog, stopped), settings)
-    vmi = machine.pod.vmi_uid if machine.pod else ""
-    users = other_users(_served_claims(storage, decision), machine.namespace, vmi, catalog)
+def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
+    machine, stopped = status.machine, _stopped_volumes(status, catalog)
+    decision = decide_start(machine, status.opted_in_by, forecast(catalog, stopped), settings)
+    # A VM whose only disks are hotplugged mounts no claim itself: their node counts as the target node.
+    claims, node = (decision.claims, decision.node) if decision.claims else (status.claims, status.storage_node)
+    served = [each for each in claims if node and each.node == node and each.decides and not each.reason]
+    users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
-    future = _future(decision, stopped, settings)
-    stopped_by = Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else None
-    return Start(decision, future, stopped_by, enforced, stopped, users)
+    stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
+    return Start(decision, _future(decision, stopped, settings), stopped_by, enforced, stopped, users)
 
 
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
@@ -263,12 +247,13 @@ def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Se
     return without_patch(creation_request(template, settings), catalog, settings).decision
 
 
-def _stopped_volumes(machine: Machine, storage: _Storage, catalog: Catalog) -> frozenset[str]:
+def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:
     """Return the served volumes that no other VM or pod uses: Longhorn stops their share-managers with the VM."""
-    if machine.pod is None or not machine.pod.node:
+    pod = status.machine.pod
+    if pod is None or not pod.node:
         return frozenset()
-    served = [each for each in storage.claims if each.node and not each.reason and each.volume]
-    alone = (each for each in served if not other_users([each], machine.namespace, machine.pod.vmi_uid, catalog))
+    served = [each for each in status.claims if each.node and not each.reason and each.volume]
+    alone = (each for each in served if not other_users([each], pod.namespace, pod.vmi_uid, catalog))
     return frozenset(each.volume for each in alone if each.volume)
 
 
@@ -280,9 +265,3 @@ def _future(decision: Decision, stopped: frozenset[str], settings: Settings) -> 
     # A VM whose only disks are hotplugged mounts no claim itself.
     cold = decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
     return Future.FOLLOWS if cold and settings.steering else Future.ANYWHERE
-
-
-def _served_claims(storage: _Storage, decision: Decision) -> list[ClaimFinding]:
-    """Return the claims that the target node serves. For a VM whose only disks are hotplugged, its node now."""
-    claims, node = (decision.claims, decision.node) if decision.claims else (storage.findings, storage.node)
-    return [each for each in claims if node and each.node == node and each.decides and not each.reason]
