@@ -145,7 +145,12 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
         "virtctl restart foreign -n default. Its pod is then pinned to node-a. The share-manager on node-a "
         "keeps running for VM default/apart.",
         "commands": ["kubevirt-scheduler opt-in foreign -n default --yes", "virtctl restart foreign -n default"],
-        "plan": {"action": "none", "reason": "NotRunning", "detail": "the VM has no VMI", "gainBytes": 0},
+        "plan": {
+            "action": "restart",
+            "reason": "NotLiveMigratable",
+            "detail": "no VMI with the condition LiveMigratable",
+            "gainBytes": 0,
+        },
         "traffic": None,
         "nfs": {"cached": [], "exposed": False, "canLeave": [], "text": ""},
     }

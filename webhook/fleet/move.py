@@ -139,12 +139,12 @@ def _of_the_vm(status: Status) -> Iterator[Refusal]:
     phase = text(vmi, "status", "phase")
     if is_terminating(vmi):
         yield Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
-    if phase != "Running":
-        yield Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase}" if phase else "the VM has no VMI")
+    if vmi and phase != "Running":
+        yield Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase or 'not Running'}")
     migratable = condition(vmi, "LiveMigratable")
     if migratable.get("status") != "True":
         cause = text(migratable, "message") or text(migratable, "reason")
-        yield Refusal(Hindrance.NOT_MIGRATABLE, cause or "the VMI has no condition LiveMigratable")
+        yield Refusal(Hindrance.NOT_MIGRATABLE, cause or "no VMI with the condition LiveMigratable")
     if any(NO_EVICTION in mapping(each, "metadata", "annotations") for each in manifests):
         yield Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
 

@@ -63,14 +63,10 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
         return ()
     if isinstance(move, Move):
         return (_recolocate_command(machine),)
-    if start is None or not start.helps or _ends_by_itself(status, move):
+    if start is None or not start.helps or move.hindrance in TRANSIENT:
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
     return () if managed else (*[_opt_in_command(machine)] * bool(start.stopped_by), _restart_command(machine))
-
-
-def _ends_by_itself(status: Status, refusal: Refusal) -> bool:
-    return bool(status.machine.vmi) and refusal.hindrance in TRANSIENT
 
 
 def _recolocate_command(machine: Machine) -> str:
@@ -189,7 +185,7 @@ def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
     if isinstance(move, Move):
         later = f" To keep it there at its next start, {_opt_in_words(machine)}." if start and start.stopped_by else ""
         return f"Live-migrate it to {move.target}: {_recolocate_command(machine)}.{later}"
-    if _ends_by_itself(status, move):
+    if move.hindrance in TRANSIENT:
         return _sentence(f"wait, and look again: {move.detail}")
     return _advice_to_restart(status)
 
