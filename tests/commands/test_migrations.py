@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer
-from tests.support.migrations import kubevirt, migratable, migration, migration_crd
+from tests.support.migrations import kubevirt, migration, migration_crd
 from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate import migrations
 from webhook.fleet.move import Move
-from webhook.fleet.run import Limits, Migration, Sight
+from webhook.fleet.run import Limits, Migration
 
 MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
 
@@ -104,26 +104,3 @@ def test_a_condition_says_why_kubevirt_does_not_start_a_migration(server: ApiSer
     found = {each.name: each.blocked for each in migrations.list_migrations(client)}
     rejected = "a ResourceQuota of the namespace rejects the target pod"
     assert found == {"migrationrejectedbyresourcequota": rejected, "migrationblockedbybackup": ""}
-
-
-def terminating(item: Object) -> Object:
-    item["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
-    return item
-
-
-@pytest.mark.parametrize(
-    ("vmi", "sight"),
-    [
-        (migratable(), Sight("node-b")),
-        (migratable(phase="Succeeded", conditions=[]), Sight("node-b", running=False, ready=False, stopping=True)),
-        (migratable(phase="Failed"), Sight("node-b", running=False)),
-        (terminating(migratable()), Sight("node-b", stopping=True)),
-        (terminating(migratable(phase="Failed")), Sight("node-b", running=False)),
-        (migratable("vm1", "node-b", {"type": "Paused", "status": "True", "reason": "PausedIOError"}),
-         Sight("node-b", paused="PausedIOError")),
-        (migratable("vm1", "node-b", {"type": "Paused", "status": "True"}), Sight("node-b", paused="Paused")),
-        (migratable(evacuationNodeName="node-b"), Sight("node-b", evacuating=True)),
-    ],
-)  # fmt: skip
-def test_the_state_of_a_vmi_is_read_from_its_status(vmi: Object, sight: Sight) -> None:
-    assert migrations.sight_of(vmi) == sight

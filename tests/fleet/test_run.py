@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.builders import Object
+from tests.support.migrations import migratable
 from webhook.fleet.move import Move
 from webhook.fleet.run import (
     Limits,
     Migration,
     Relocation,
     Run,
-    Sight,
     Stage,
     View,
     advance,
@@ -24,6 +25,18 @@ from webhook.fleet.run import (
 )
 
 FAST = frozenset({"fast"})
+
+
+def at(node: str, *conditions: Object, **status: object) -> Object:
+    """Build the VMI of the first VM."""
+    return migratable("vm1", node, *conditions, **status)
+
+
+def terminating(vmi: Object) -> Object:
+    return vmi | {"metadata": vmi["metadata"] | {"deletionTimestamp": "2026-08-01T12:00:00Z"}}
+
+
+EVACUATED = {"evacuationNodeName": "a"}
 QUOTA = "a ResourceQuota of the namespace rejects the target pod"
 
 
@@ -40,10 +53,10 @@ def migrating(run: Run, now: float = 0.0, *, uncertain: bool = False) -> Run:
     return begun(run, run.relocations[0], "m1", now, uncertain=uncertain)
 
 
-def view(phase: str = "Running", now: float = 1.0, sight: Sight | None = None, **fields: object) -> View:
+def view(phase: str = "Running", now: float = 1.0, sight: Object | None = None, **fields: object) -> View:
     """Build a view of the migration of the first VM."""
     own = Migration("shop", "m1", "vm1", phase, "a", ours=True)
-    return View(now, (replace(own, **fields),), {("shop", "vm1"): sight or Sight("a")})  # type: ignore[arg-type]
+    return View(now, (replace(own, **fields),), {("shop", "vm1"): sight or at("a")})  # type: ignore[arg-type]
 
 
 def stages(run: Run) -> list[str]:
@@ -97,10 +110,10 @@ def test_the_first_vm_of_a_storage_class_migrates_alone() -> None:
     assert first.canary
     run = begun(both, first, "m1", 0.0)
     assert next_move(run, view(), Limits(parallel=3)) is None
-    run = advance(run, view("Succeeded", now=10.0, sight=Sight("b")), Limits(settle=5))
+    run = advance(run, view("Succeeded", now=10.0, sight=at("b")), Limits(settle=5))
     assert stages(run) == ["Settling", "Waiting"]
     assert next_move(run, View(11.0), Limits(parallel=3)) is None
-    run = advance(run, view("Succeeded", now=15.0, sight=Sight("b")), Limits(settle=5))
+    run = advance(run, view("Succeeded", now=15.0, sight=at("b")), Limits(settle=5))
     second = next_move(run, View(15.0), Limits(parallel=3))
     assert (stages(run), name_of(second), second and second.canary) == (["Moved", "Waiting"], "vm2", False)
 
@@ -114,7 +127,7 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
     run = run_of(relocation("vm1"), relocation("vm2"))
     assert next_move(stopped(run, "why"), View(0.0), Limits()) is None
     assert stopped(stopped(run, "why"), "later").stopped == "why"
-    once = advance(migrating(run), view("Succeeded", sight=Sight("b")), Limits(most=1))
+    once = advance(migrating(run), view("Succeeded", sight=at("b")), Limits(most=1))
     assert next_move(once, View(0.0), Limits(most=1)) is None
     assert once.finished(Limits(most=1))
     assert not once.finished(Limits())
@@ -127,16 +140,16 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
     ("seen", "stage", "detail"),
     [
         (view("Running"), Stage.MIGRATING, ""),
-        (view("Succeeded", sight=Sight("b")), Stage.MOVED, ""),
-        (view("Succeeded", sight=Sight("c")), Stage.FAILED, "the VM runs on c, not on b"),
-        (view("Succeeded", sight=Sight("b", running=False)), Stage.MOVED, ""),
+        (view("Succeeded", sight=at("b")), Stage.MOVED, ""),
+        (view("Succeeded", sight=at("c")), Stage.FAILED, "the VM runs on c, not on b"),
+        (view("Succeeded", sight=at("b", phase="Failed")), Stage.MOVED, ""),
         (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", ours=True),)), Stage.MOVED, ""),
         (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
         (view("Failed"), Stage.FAILED, "the migration failed"),
-        (view("Failed", sight=Sight("b")), Stage.SKIPPED, "another migration has moved the VM to its storage"),
-        (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
-        (View(1.0, (), {("shop", "vm1"): Sight("b")}), Stage.MOVED, ""),
-        (View(1.0, (), {("shop", "vm1"): Sight("a")}), Stage.FAILED, "the migration was deleted before it succeeded"),
+        (view("Failed", sight=at("b")), Stage.SKIPPED, "another migration has moved the VM to its storage"),
+        (view("Failed", sight=at("a", **EVACUATED)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
+        (View(1.0, (), {("shop", "vm1"): at("b")}), Stage.MOVED, ""),
+        (View(1.0, (), {("shop", "vm1"): at("a")}), Stage.FAILED, "the migration was deleted before it succeeded"),
         (View(1.0), Stage.FAILED, "the migration was deleted before it succeeded"),
     ],
 )
@@ -148,7 +161,11 @@ def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str)
 
 
 WITHDRAWN: dict[str, tuple[View, str, str]] = {
-    "a drain": (view("Scheduling", sight=Sight("a", evacuating=True)), "KubeVirt evacuates the VM from its node", ""),
+    "a drain": (
+        view("Scheduling", sight=at("a", **EVACUATED)),
+        "KubeVirt evacuates the VM from its node",
+        "",
+    ),
     "a quota": (view("Pending", now=61.0, blocked=QUOTA), f"KubeVirt cannot start the migration: {QUOTA}", ""),
     "queued": (
         view("Pending", now=301.0),
@@ -162,21 +179,20 @@ WITHDRAWN: dict[str, tuple[View, str, str]] = {
 def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(case: str) -> None:
     seen, why, stops = WITHDRAWN[case]
     (found,) = withdrawals(seen)
-    assert found.migration == seen.migrations[0]
-    run = withdrawn(migrating(run_of(relocation(), relocation("vm2"))), found)
+    assert found[0] == seen.migrations[0]
+    run = withdrawn(migrating(run_of(relocation(), relocation("vm2"))), *found)
     assert [(each.stage, each.detail) for each in run.relocations] == [(Stage.SKIPPED, why), (Stage.WAITING, "")]
     assert run.stopped == stops
-    other = replace(found, migration=replace(found.migration, name="of an earlier run"))
-    assert withdrawn(run, other) == run
+    assert withdrawn(run, replace(found[0], name="of an earlier run"), why) == run
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        view("Running", sight=Sight("a", evacuating=True)),
+        view("Running", sight=at("a", **EVACUATED)),
         view("Scheduling"),
-        view("Scheduling", sight=Sight("a", evacuating=True), ours=False),
-        view("Scheduling", sight=Sight("a", evacuating=True), deleting=True),
+        view("Scheduling", sight=at("a", **EVACUATED), ours=False),
+        view("Scheduling", sight=at("a", **EVACUATED), deleting=True),
         View(1.0, (Migration("shop", "m1", "vm1", "Pending", ours=True),)),
         view("Pending", now=60.0, blocked=QUOTA),
         view("Pending", now=1000.0, blocked=QUOTA, ours=False),
@@ -193,22 +209,25 @@ def test_no_other_migration_is_deleted(seen: View) -> None:
 
 
 def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run() -> None:
-    run = migrating(run_of(relocation(), relocation("vm2")))
-    run = advance(run, view("Running", sight=Sight("a", stopping=True)), Limits())
-    assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
-    assert run.relocations[0].detail == "the VM was stopped during the migration"
+    running = migrating(run_of(relocation(), relocation("vm2")))
+    for vmi in at("a", phase="Succeeded"), terminating(at("a")):
+        run = advance(running, view("Running", sight=vmi), Limits())
+        assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
+        assert run.relocations[0].detail == "the VM was stopped during the migration"
+    failed = advance(running, view("Failed", sight=terminating(at("a", phase="Failed"))), Limits())
+    assert failed.stopped == "shop/vm1: the migration failed"
 
 
 def test_a_vm_that_is_stopped_while_it_is_watched_does_not_prove_its_storage_class() -> None:
     canary = replace(relocation(), canary=True)
-    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=Sight("b")), Limits())
-    run = advance(run, View(2.0, (), {("shop", "vm1"): Sight("b", stopping=True)}), Limits())
+    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=at("b")), Limits())
+    run = advance(run, View(2.0, (), {("shop", "vm1"): at("b", phase="Succeeded")}), Limits())
     assert (stages(run), run.stopped, run.proven) == (["Skipped"], "", frozenset())
 
 
 def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() -> None:
     run = migrating(run_of(relocation()), uncertain=True)
-    again = advance(run, View(1.0, (), {("shop", "vm1"): Sight("a")}), Limits())
+    again = advance(run, View(1.0, (), {("shop", "vm1"): at("a")}), Limits())
     assert again == run_of(relocation())
     assert stages(advance(run, view("Pending"), Limits())) == ["Migrating"]
 
@@ -216,18 +235,25 @@ def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() 
 @pytest.mark.parametrize(
     ("sight", "now", "stage", "detail"),
     [
-        (Sight("b"), 60.0, Stage.SETTLING, ""),
-        (Sight("b", ready=False), 60.0, Stage.SETTLING, ""),
-        (Sight("b"), 61.0, Stage.MOVED, ""),
-        (Sight("b", ready=False), 61.0, Stage.FAILED, "not Ready 60 seconds after the migration"),
-        (Sight("b", paused="PausedIOError"), 2.0, Stage.FAILED, "the VM is paused after the migration: PausedIOError"),
-        (Sight("b", running=False), 2.0, Stage.FAILED, "the VM stopped running after the migration"),
+        (at("b"), 60.0, Stage.SETTLING, ""),
+        (at("b", conditions=[]), 60.0, Stage.SETTLING, ""),
+        (at("b"), 61.0, Stage.MOVED, ""),
+        (at("b", conditions=[]), 61.0, Stage.FAILED, "not Ready 60 seconds after the migration"),
+        (
+            at("b", {"type": "Paused", "status": "True", "reason": "PausedIOError"}),
+            2.0,
+            Stage.FAILED,
+            "the VM is paused after the migration: PausedIOError",
+        ),
+        (at("b", phase="Failed"), 2.0, Stage.FAILED, "the VM stopped running after the migration"),
         (None, 2.0, Stage.FAILED, "the VM stopped running after the migration"),
     ],
 )
-def test_the_first_vm_of_a_storage_class_is_watched(sight: Sight | None, now: float, stage: Stage, detail: str) -> None:
+def test_the_first_vm_of_a_storage_class_is_watched(
+    sight: Object | None, now: float, stage: Stage, detail: str
+) -> None:
     canary = replace(relocation(), canary=True)
-    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=Sight("b")), Limits())
+    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=at("b")), Limits())
     assert stages(run) == ["Settling"]
     run = advance(run, View(now, (), {("shop", "vm1"): sight} if sight else {}), Limits())
     (first,) = run.relocations
@@ -239,13 +265,13 @@ def test_a_vm_that_was_not_ready_before_need_not_be_ready_after() -> None:
     canary = replace(relocation(), canary=True)
     run = migrating(run_of(replace(canary, move=replace(canary.move, ready=False))))
     for now in (1.0, 100.0):
-        run = advance(run, view("Succeeded", now, Sight("b", ready=False)), Limits())
+        run = advance(run, view("Succeeded", now, at("b", conditions=[])), Limits())
     assert stages(run) == ["Moved"]
 
 
 def test_an_interrupted_run_does_not_watch_its_vm() -> None:
     run = stopped(migrating(run_of(replace(relocation(), canary=True), proven=frozenset())), "interrupted")
-    run = advance(run, view("Succeeded", sight=Sight("b")), Limits())
+    run = advance(run, view("Succeeded", sight=at("b")), Limits())
     assert (stages(run), run.proven) == (["Moved"], frozenset())
     settling = updated(run, replace(run.relocations[0], stage=Stage.SETTLING))
-    assert stages(advance(settling, view("Succeeded", sight=Sight("b")), Limits())) == ["Moved"]
+    assert stages(advance(settling, view("Succeeded", sight=at("b")), Limits())) == ["Moved"]

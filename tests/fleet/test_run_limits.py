@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.migrations import migratable
 from webhook.fleet.move import Move
 from webhook.fleet.run import (
     FINAL_PHASES,
@@ -13,7 +14,6 @@ from webhook.fleet.run import (
     Migration,
     Relocation,
     Run,
-    Sight,
     Stage,
     View,
     advance,
@@ -40,7 +40,10 @@ class Cluster:
     created: int = 0
 
     def view(self, now: float) -> View:
-        vmis = {("shop", name): Sight(node, evacuating=name in self.draining) for name, node in self.nodes.items()}
+        vmis = {
+            ("shop", name): migratable(name, node, evacuationNodeName=node if name in self.draining else "")
+            for name, node in self.nodes.items()
+        }
         return View(now, tuple(self.migrations.values()), vmis)
 
     @property
@@ -99,10 +102,10 @@ def test_a_run_never_exceeds_its_limits_and_ends(
     cluster = Cluster(dice, limits, {each.move.name: each.move.source for each in relocations})
     run, proven = Run(ordered(relocations)), set[str]()
     for now in range(2000):
-        for withdrawal in withdrawals(cluster.view(now)):
-            assert withdrawal.migration.phase in ("", "Pending", "Scheduling")
-            run = withdrawn(run, withdrawal)
-            del cluster.migrations[withdrawal.migration.name]
+        for migration, why in withdrawals(cluster.view(now)):
+            assert migration.phase in ("", "Pending", "Scheduling")
+            run = withdrawn(run, migration, why)
+            del cluster.migrations[migration.name]
         run = advance(run, cluster.view(now), limits)
         if run.finished(limits):
             break

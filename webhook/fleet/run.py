@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from webhook.fleet.move import Move
 from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, condition, has_condition, text
+from webhook.placement.objects.pod import is_terminating
 
 # Drains and upgrades need migrations too. KubeVirt queues a migration beyond its limit, which would delay theirs.
 RESERVED_SLOTS = 2
@@ -19,6 +21,7 @@ EARLY_PHASES = ("", "Pending", "Scheduling")
 # In these phases, KubeVirt hasn't started a migration. Once it has, KubeVirt itself limits how long each step may take.
 QUEUED_PHASES = ("", "Pending")
 QUEUE_PATIENCE = 300.0  # seconds; KubeVirt gives an unschedulable target pod as long by default
+QUEUED = f"KubeVirt has not started the migration for {QUEUE_PATIENCE:g} s"
 # A quota may be raised for a migration: https://github.com/kubevirt/managed-tenant-quota does that within seconds.
 BLOCK_PATIENCE = 60.0  # seconds
 FINAL_PHASES = ("Succeeded", "Failed")
@@ -71,21 +74,6 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """The state of one VMI. `paused` is the reason of its condition Paused, empty without one.
-
-    `stopping` means that a user or the guest shuts the VM down: the VMI is being deleted or Succeeded, but not Failed.
-    """
-
-    node: str
-    running: bool = True
-    ready: bool = True
-    paused: str = ""
-    evacuating: bool = False
-    stopping: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class View:
     """The cluster at one moment: all migrations, and the VMIs of the unfinished ones and of the VMs in flight.
 
@@ -94,7 +82,7 @@ class View:
 
     now: float
     migrations: tuple[Migration, ...] = ()
-    vmis: Mapping[Key, Sight] = field(default_factory=dict)
+    vmis: Mapping[Key, JsonObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +125,6 @@ class Relocation:
     uncertain: bool = False
     since: float = 0.0
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """A migration to delete before it starts, and why. `stops` means that no other migration would start either."""
-
-    migration: Migration
-    why: str
-    stops: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,27 +182,26 @@ def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     return None
 
 
-def withdrawals(view: View) -> Iterator[Withdrawal]:
-    """Yield our migrations that KubeVirt can still cancel at no cost, and that would only be in the way."""
+def withdrawals(view: View) -> Iterator[tuple[Migration, str]]:
+    """Yield our migrations to delete, each with the reason: KubeVirt can still cancel them at no cost."""
     for each in view.migrations:
         if not each.ours or each.deleting or each.phase not in EARLY_PHASES:
             continue
-        sight = view.vmis.get((each.namespace, each.vmi))
-        if sight and sight.evacuating:
-            yield Withdrawal(each, EVACUATES)
+        if text(view.vmis.get((each.namespace, each.vmi)), "status", "evacuationNodeName"):
+            yield each, EVACUATES
         elif each.blocked and view.now - each.seen > BLOCK_PATIENCE:
-            yield Withdrawal(each, f"KubeVirt cannot start the migration: {each.blocked}")
+            yield each, f"KubeVirt cannot start the migration: {each.blocked}"
         elif each.phase in QUEUED_PHASES and view.now - each.seen > QUEUE_PATIENCE:
-            yield Withdrawal(each, f"KubeVirt has not started the migration for {QUEUE_PATIENCE:g} s", stops=True)
+            yield each, QUEUED
 
 
-def withdrawn(run: Run, withdrawal: Withdrawal) -> Run:
-    """Record that a migration was deleted before it started."""
+def withdrawn(run: Run, migration: Migration, why: str) -> Run:
+    """Record that a migration was deleted before it started. A queued one stops the run: others would not start."""
     for each in run.in_flight:
-        if (each.move.namespace, each.migration) == withdrawal.migration.key:
-            run = skipped(run, each, withdrawal.why)
-            if withdrawal.stops:
-                run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
+        if (each.move.namespace, each.migration) == migration.key:
+            run = skipped(run, each, why)
+            if why == QUEUED:
+                run = stopped(run, f"{'/'.join(each.move.key)}: {why}")
     return run
 
 
@@ -277,44 +255,45 @@ def advance(run: Run, view: View, limits: Limits) -> Run:
 def _migrated(relocation: Relocation, view: View) -> Relocation:
     move = relocation.move
     found = {each.key: each for each in view.migrations}.get((move.namespace, relocation.migration))
-    sight = view.vmis.get(move.key)
-    arrived = sight is not None and sight.node == move.target
-    if sight is not None and sight.stopping:  # KubeVirt ends the migration with the VMI
+    vmi = view.vmis.get(move.key)
+    arrived = text(vmi, "status", "nodeName") == move.target
+    if _is_stopping(vmi):  # KubeVirt ends the migration with the VMI
         return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped during the migration")
     if found is not None and found.unfinished:
         return relocation
     if found is None and relocation.uncertain and not arrived:
         return replace(relocation, stage=Stage.WAITING, migration="", canary=False, uncertain=False)
     if (found is None and arrived) or (found is not None and found.phase == "Succeeded"):
-        return _succeeded(relocation, sight, view.now)
-    if sight and sight.evacuating:
+        if text(vmi, "status", "phase") == "Running" and not arrived:
+            detail = f"the VM runs on {text(vmi, 'status', 'nodeName')}, not on {move.target}"
+            return replace(relocation, stage=Stage.FAILED, detail=detail)
+        return replace(relocation, stage=Stage.SETTLING, since=view.now)
+    if text(vmi, "status", "evacuationNodeName"):
         return replace(relocation, stage=Stage.SKIPPED, detail=EVACUATES)
     if arrived:  # another client's migration was first, so KubeVirt couldn't place the target pod of this one
         return replace(relocation, stage=Stage.SKIPPED, detail="another migration has moved the VM to its storage")
-    if found is None:
-        return replace(relocation, stage=Stage.FAILED, detail="the migration was deleted before it succeeded")
-    return replace(relocation, stage=Stage.FAILED, detail=found.failure or "the migration failed")
+    detail = (found.failure or "the migration failed") if found else "the migration was deleted before it succeeded"
+    return replace(relocation, stage=Stage.FAILED, detail=detail)
 
 
-def _succeeded(relocation: Relocation, sight: Sight | None, now: float) -> Relocation:
-    target = relocation.move.target
-    if sight is not None and sight.running and sight.node != target:
-        return replace(relocation, stage=Stage.FAILED, detail=f"the VM runs on {sight.node}, not on {target}")
-    return replace(relocation, stage=Stage.SETTLING, since=now, detail="")
+def _is_stopping(vmi: JsonObject | None) -> bool:
+    """Return whether a user or the guest shuts the VM down, so that its end is no failure."""
+    phase = text(vmi, "status", "phase")
+    return phase == "Succeeded" or (phase != "Failed" and is_terminating(vmi))
 
 
 def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
-    sight = view.vmis.get(relocation.move.key)
-    if sight is not None and sight.stopping:
+    vmi = view.vmis.get(relocation.move.key)
+    if _is_stopping(vmi):
         return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped after the migration")
-    if sight is None or not sight.running:
+    if text(vmi, "status", "phase") != "Running":
         return replace(relocation, stage=Stage.FAILED, detail="the VM stopped running after the migration")
-    if sight.paused:
-        detail = f"the VM is paused after the migration: {sight.paused}"
+    if has_condition(vmi, "Paused"):
+        detail = f"the VM is paused after the migration: {text(condition(vmi, 'Paused'), 'reason')}"
         return replace(relocation, stage=Stage.FAILED, detail=detail)
     if view.now - relocation.since < settle:
         return relocation
-    if not sight.ready and relocation.move.ready:
+    if relocation.move.ready and not has_condition(vmi, "Ready"):
         return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after the migration")
     return replace(relocation, stage=Stage.MOVED)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from webhook.cluster.caches.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.move import Move
-from webhook.fleet.run import Limits, Migration, Sight
+from webhook.fleet.run import Limits, Migration
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import list_objects
@@ -81,19 +81,6 @@ def _migration(item: JsonObject) -> Migration:
 def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
     """Read a VMI; None if it doesn't exist. Raises ClusterError."""
     return cluster.get(f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
-
-
-def sight_of(vmi: JsonObject) -> Sight:
-    """Extract the state of a VMI."""
-    paused, phase = condition(vmi, "Paused"), text(vmi, "status", "phase")
-    return Sight(
-        node=text(vmi, "status", "nodeName"),
-        running=phase == "Running",
-        ready=has_condition(vmi, "Ready"),
-        paused=(text(paused, "reason") or "Paused") if paused.get("status") == "True" else "",
-        evacuating=bool(text(vmi, "status", "evacuationNodeName")),
-        stopping=phase == "Succeeded" or (phase != "Failed" and is_terminating(vmi)),
-    )
 
 
 def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:

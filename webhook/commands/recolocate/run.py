@@ -20,7 +20,7 @@ from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, plan_move
 from webhook.fleet.run import IN_FLIGHT, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import printable
+from webhook.placement.objects.fields import printable, text
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.listing import read_inventory
@@ -181,12 +181,11 @@ class MigrationRun:
             candidate = runs.next_move(self._run, view, self._limits)
 
     def _withdraw(self, view: View) -> None:
-        for withdrawal in runs.withdrawals(view):
-            migration = withdrawal.migration
+        for migration, why in runs.withdrawals(view):
             vmi = f"{migration.namespace}/{migration.vmi}"
-            self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
+            self._report.note(f"{vmi}: deleting migration {migration.name}: {why}")
             if migrations.delete_migration(self._cluster, migration):
-                self._change(runs.withdrawn(self._run, withdrawal))
+                self._change(runs.withdrawn(self._run, migration, why))
 
     def _in_flight(self) -> list[Migration]:
         keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
@@ -198,7 +197,7 @@ class MigrationRun:
         vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
         known = [self._completed(each) for each in found if each.unfinished or each.key in current]
-        return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
+        return View(self._clock(), tuple(known), vmis)
 
     def _completed(self, migration: Migration) -> Migration:
         """Add the fields that the migration itself lacks: since when, its source node, and why it failed."""
@@ -215,7 +214,7 @@ class MigrationRun:
         key = migration.key
         if key not in self._sources:
             vmi = migrations.read_vmi(self._cluster, (migration.namespace, migration.vmi))
-            self._sources[key] = migrations.sight_of(vmi).node if vmi else ""
+            self._sources[key] = text(vmi, "status", "nodeName")
         return self._sources[key]
 
     def _start(self, candidate: Relocation, view: View) -> bool:
