@@ -70,22 +70,13 @@ class SettingsError(ValueError):
     """An invalid environment variable. The text names the variable, the value, and the allowed values."""
 
 
-def _enum_parser(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    allowed = " or ".join(repr(item.value) for item in kind)
-
-    def parse(value: str) -> StrEnum:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(f"expected {allowed}") from None
-
-    return parse
-
-
-def _parse_boolean(value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError("expected 'true' or 'false'")
-    return value == "true"
+def _parse_word(value: str, default: Any) -> Any:
+    words = (
+        {"true": True, "false": False} if isinstance(default, bool) else {each.value: each for each in type(default)}
+    )
+    if value not in words:
+        raise ValueError(f"expected {' or '.join(map(repr, words))}")
+    return words[value]
 
 
 def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
@@ -108,25 +99,19 @@ def service_account(namespace: str, name: str) -> str:
     return f"{_SERVICE_ACCOUNT}:{namespace}:{name}"
 
 
-def _parse_accounts(value: str) -> tuple[str, ...]:
-    accounts = tuple(account.strip() for account in value.split(",") if account.strip())
-    for account in accounts:
-        if not _ACCOUNT.fullmatch(account):
-            raise ValueError(f"{account!r} is not a ServiceAccount; expected {_SERVICE_ACCOUNT}:NAMESPACE:NAME")
-    if not accounts:
-        raise ValueError(f"expected ServiceAccounts, separated by commas: {_SERVICE_ACCOUNT}:NAMESPACE:NAME")
-    return accounts
+def _list_parser(is_valid: Callable[[str], object], expected: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(value: str) -> tuple[str, ...]:
+        items = tuple(item.strip() for item in value.split(",") if item.strip())
+        if not items or not all(map(is_valid, items)):
+            raise ValueError(f"expected {expected}, separated by commas")
+        return items
+
+    return parse
 
 
-def _parse_annotations(value: str) -> tuple[str, ...]:
-    keys = tuple(key.strip() for key in value.split(",") if key.strip())
-    for key in keys:
-        prefix, slash, name = key.rpartition("/")
-        if not _QUALIFIED_NAME.fullmatch(name) or (slash and not is_dns_subdomain(prefix)):
-            raise ValueError(f"{key!r} is not an annotation key; expected keys such as {OPT_IN_ANNOTATIONS[0]!r}")
-    if not keys:
-        raise ValueError(f"expected annotation keys, separated by commas, such as {OPT_IN_ANNOTATIONS[0]!r}")
-    return keys
+def _is_annotation_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    return bool(_QUALIFIED_NAME.fullmatch(name)) and (not slash or is_dns_subdomain(prefix))
 
 
 def _parse_scheduler_names(value: str) -> Mapping[str, str]:
@@ -148,38 +133,34 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings, with their defaults. `metadata` holds the parser of each environment variable.
+    """The settings, with their defaults. `metadata` holds the parser of those that are not one of a few words.
 
     `replicas` is the number of webhook replicas. With `session_affinity`, all calls of one API server reach the same
     replica. `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
     """
 
-    opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
-    opt_in: OptIn = field(default=OptIn.ANNOTATION, metadata={"parse": _enum_parser(OptIn)})
-    affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"parse": _enum_parser(Mode)})
-    node_guard: bool = field(default=True, metadata={"parse": _parse_boolean})
-    steering: bool = field(default=True, metadata={"parse": _parse_boolean})
+    opt_in_annotations: tuple[str, ...] = field(
+        default=OPT_IN_ANNOTATIONS,
+        metadata={"parse": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}")},
+    )
+    opt_in: OptIn = OptIn.ANNOTATION
+    affinity_mode: Mode = Mode.REQUIRED
+    node_guard: bool = True
+    steering: bool = True
     longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
     kubevirt_accounts: tuple[str, ...] = field(
         default=tuple(service_account(namespace, KUBEVIRT_ACCOUNT) for namespace in KUBEVIRT_NAMESPACES),
-        metadata={"parse": _parse_accounts},
+        metadata={"parse": _list_parser(_ACCOUNT.fullmatch, f"ServiceAccounts ({_SERVICE_ACCOUNT}:NAMESPACE:NAME)")},
     )
-    action: Action = field(default=Action.INJECT, metadata={"parse": _enum_parser(Action)})
-    migration_targets: MigrationTargets = field(
-        default=MigrationTargets.IGNORE, metadata={"parse": _enum_parser(MigrationTargets)}
-    )
+    action: Action = Action.INJECT
+    migration_targets: MigrationTargets = MigrationTargets.IGNORE
     replicas: int = field(default=1, metadata={"parse": _integer_parser(1, 100)})
-    session_affinity: bool = field(default=False, metadata={"parse": _parse_boolean})
-    release: bool = field(default=True, metadata={"parse": _parse_boolean})
+    session_affinity: bool = False
+    release: bool = True
     release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
-    log_format: LogFormat = field(default=LogFormat.JSON, metadata={"parse": _enum_parser(LogFormat)})
-    log_level: LogLevel = field(default=LogLevel.INFO, metadata={"parse": _enum_parser(LogLevel)})
-
-
-def variables() -> dict[str, str]:
-    """Map the name of each environment variable to the name of its setting."""
-    return {PREFIX + item.name.upper(): item.name for item in fields(Settings)}
+    log_format: LogFormat = LogFormat.JSON
+    log_level: LogLevel = LogLevel.INFO
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -188,18 +169,17 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     Raises SettingsError for an invalid value, and for an unknown variable with the prefix: a misspelled setting must
     not be ignored silently.
     """
-    known = variables()
-    parsers = {item.name: item.metadata["parse"] for item in fields(Settings)}
+    known = {PREFIX + item.name.upper(): item for item in fields(Settings)}
     values: dict[str, Any] = {}
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX):
             continue
-        if variable not in known:
+        if (setting := known.get(variable)) is None:
             raise SettingsError(f"{variable}={value!r}: unknown setting; the settings are {', '.join(known)}")
-        if not value:
-            continue
+        parse = setting.metadata.get("parse")
         try:
-            values[known[variable]] = parsers[known[variable]](value)
+            if value:
+                values[setting.name] = parse(value) if parse else _parse_word(value, setting.default)
         except ValueError as error:
             raise SettingsError(f"{variable}={value!r}: {error}") from None
     return Settings(**values)
