@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from webhook.cluster.client import ClusterError
 from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
-from webhook.placement.creation import namespace_of
+from webhook.placement.eligibility import namespace_of
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping
 from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
 from webhook.placement.reasons import ClaimFinding, Decision, Reason

@@ -11,7 +11,7 @@ from webhook.cluster.caches.reflector import Reflector
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.placement.catalog import Catalog
-from webhook.placement.creation import namespace_of
+from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, with_patch, without_patch

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from webhook.fleet.next_pod import creation_request
-from webhook.placement.creation import namespace_of, username
-from webhook.placement.eligibility import creator_of, is_pod_creation
+from webhook.placement.eligibility import creator_of, is_pod_creation, namespace_of, username
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import ClaimFinding

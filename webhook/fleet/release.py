@@ -13,6 +13,7 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
+from webhook.placement.objects.pod import read_manifest
 from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import Choice, choose
@@ -53,7 +54,7 @@ def why_pin_fails(
         return None
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
     checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
-    obstacle = first_failed_check(Candidate(pod, namespace, node, catalog), checks)
+    obstacle = first_failed_check(Candidate(read_manifest(pod, namespace), node, catalog), checks)
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
     obstacle = obstacle or _moved(claims, choose(claims), node)

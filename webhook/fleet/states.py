@@ -12,11 +12,11 @@ from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volume_users import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
-from webhook.placement.creation import new_creation
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.pod import read_manifest
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.resolve import resolve_claims
@@ -145,7 +145,7 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
     applicant = machine.applicant
     if machine.template is not None:
-        applicant = new_creation(machine.template, machine.namespace)
+        applicant = read_manifest(machine.template, machine.namespace)
     by = opted_in_by(applicant, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
     status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
-from webhook.placement.creation import Creation
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import is_handled
 from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
 from webhook.placement.settings import MigrationTargets, Settings, service_account
@@ -27,6 +27,16 @@ def is_pod_creation(request: JsonObject) -> bool:
         and not request.get("subResource")
         and isinstance(request.get("object"), dict)
     )
+
+
+def namespace_of(request: JsonObject) -> str:
+    """Return the request's namespace. The pod itself may have none until the API server stores it."""
+    return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
+
+
+def username(request: JsonObject) -> str:
+    """Return the user that sent a request to the API server, or an empty string."""
+    return text(request, "userInfo", "username")
 
 
 def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) -> bool:
@@ -59,9 +69,9 @@ def is_bound(pod: JsonObject) -> bool:
     return bool(mapping(pod, "spec").get("nodeName"))
 
 
-def is_injected(made: Creation, settings: Settings) -> bool:
+def is_injected(manifest: Manifest, settings: Settings) -> bool:
     """Return whether the pod already carries the webhook's annotation and its terms for the annotated node."""
-    pod, annotations = made.pod, made.annotations
+    pod, annotations = manifest.pod, manifest.annotations
     if CO_SCHEDULED_NODE not in annotations:
         return False
     node = text(annotations, CO_SCHEDULED_NODE)
@@ -109,42 +119,44 @@ def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | No
 class Rule:
     """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`.
 
-    Its arguments are the pod's creation, what opts the VM in, and the settings. The rules for share-manager pods ignore
+    Its arguments are the pod's manifest, what opts the VM in, and the settings. The rules for share-manager pods ignore
     the second.
     """
 
     reason: Reason
     question: str
-    holds: Callable[[Creation, OptedInBy, Settings], bool]
+    holds: Callable[[Manifest, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda made, *_: not is_bound(made.pod))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not manifest.spec.get("nodeName"))
 _INJECTED = Rule(
-    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda made, _by, settings: not is_injected(made, settings)
+    Reason.ALREADY_INJECTED,
+    "without the webhook's terms",
+    lambda manifest, _by, settings: not is_injected(manifest, settings),
 )
 
 RULES = (
-    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda made, *_: made.is_virt_launcher),
+    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda manifest, *_: manifest.is_virt_launcher),
     Rule(
         Reason.NOT_FROM_KUBEVIRT,
         "created by KubeVirt's controller",
-        lambda made, _by, settings: made.user in settings.kubevirt_accounts,
+        lambda manifest, _by, settings: manifest.user in settings.kubevirt_accounts,
     ),
     Rule(Reason.NOT_OPTED_IN, "opted in", lambda _made, by, settings: is_handled(by, settings)),
     Rule(
         Reason.MIGRATION_TARGET,
         "not a live-migration target",
-        lambda made, _by, settings: (
-            not made.is_migration_target or settings.migration_targets is MigrationTargets.PREFER
+        lambda manifest, _by, settings: (
+            not manifest.is_migration_target or settings.migration_targets is MigrationTargets.PREFER
         ),
     ),
     Rule(
         Reason.EPHEMERAL_PROVISIONING,
         "not a dummy pod that only provisions a claim",
-        lambda made, *_: PROVISIONING_ANNOTATION not in made.annotations,
+        lambda manifest, *_: PROVISIONING_ANNOTATION not in manifest.annotations,
     ),
     _BOUND,
-    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda made, *_: bool(made.claims)),
+    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda manifest, *_: bool(manifest.claims)),
     _INJECTED,
 )
 
@@ -152,7 +164,7 @@ STEERING_RULES = (
     Rule(
         Reason.NOT_FROM_LONGHORN,
         "created by Longhorn's manager",
-        lambda made, _by, settings: made.user == longhorn_account(settings),
+        lambda manifest, _by, settings: manifest.user == longhorn_account(settings),
     ),
     Rule(
         Reason.STEERING_OFF,
@@ -165,10 +177,10 @@ STEERING_RULES = (
 
 
 def ineligible_reason(
-    made: Creation, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
+    manifest: Manifest, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
 ) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
     for rule in rules:
-        if not rule.holds(made, by, settings):
+        if not rule.holds(manifest, by, settings):
             return rule.reason
     return None

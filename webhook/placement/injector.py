@@ -5,24 +5,25 @@ from msgspec.structs import replace
 
 from webhook.placement import resolve, votes, wording
 from webhook.placement.catalog import Catalog
-from webhook.placement.creation import Creation, namespace_of, new_creation, username
 from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
     ineligible_reason,
-    is_gated,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
+    namespace_of,
     pinned_by_webhook,
+    username,
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME, vmi_uid
+from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
+from webhook.placement.objects.pod import Manifest, read_manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -96,69 +97,71 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = request["object"], namespace_of(request)
-    made = new_creation(pod, namespace, username(request))
+    manifest = read_manifest(pod, namespace, username(request))
     steered = is_share_manager_pod(pod, namespace, settings)
     trace.rules = STEERING_RULES if steered else RULES
-    if made.is_virt_launcher and not steered:
-        trace.opted_in_by = opted_in_by(made, catalog, settings)
-    trace.broken = ineligible_reason(made, trace.opted_in_by, settings, trace.rules)
+    if manifest.is_virt_launcher and not steered:
+        trace.opted_in_by = opted_in_by(manifest, catalog, settings)
+    trace.broken = ineligible_reason(manifest, trace.opted_in_by, settings, trace.rules)
     if steered:
         if trace.broken or catalog is None:
             return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
-        return _place_share_manager(made, catalog, settings, trace)
-    decision = replace(_decide_on_vm(made, catalog, settings, trace), opted_in_by=trace.opted_in_by)
+        return _place_share_manager(manifest, catalog, settings, trace)
+    decision = replace(_decide_on_vm(manifest, catalog, settings, trace), opted_in_by=trace.opted_in_by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
 
-def _decide_on_vm(made: Creation, catalog: Catalog | None, settings: Settings, trace: Trace) -> Decision:
-    mode = mode_of(made.annotations, settings)[0]
+def _decide_on_vm(manifest: Manifest, catalog: Catalog | None, settings: Settings, trace: Trace) -> Decision:
+    mode = mode_of(manifest.annotations, settings)[0]
     if trace.broken is Reason.ALREADY_INJECTED and catalog is not None:
-        return _check_pin_again(made, mode, catalog, settings, trace)
+        return _check_pin_again(manifest, mode, catalog, settings, trace)
     if trace.broken or catalog is None:
         return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, mode)
-    return _place_virt_launcher(made, mode, catalog, settings, trace)
+    return _place_virt_launcher(manifest, mode, catalog, settings, trace)
 
 
-def _check_pin_again(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
+def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
     """Evaluate the guard again for a pod that the webhook has pinned, and remove the pin if the guard refuses.
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
     """
-    node = pinned_by_webhook(made.pod)
+    node = pinned_by_webhook(manifest.pod)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
-    candidate = Candidate(made.pod, made.namespace, node, catalog, releases=releases_pins(settings))
+    candidate = Candidate(manifest, node, catalog, releases=releases_pins(settings))
     trace.candidates, trace.checks = [candidate], CHECKS if settings.node_guard else ()
     obstacle = first_failed_check(candidate, trace.checks)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
-    claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings)
+    claims = resolve.resolve_all(manifest.pod, manifest.namespace, catalog, settings)
     message = wording.unpinned(node, obstacle.detail)
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
-def _place_virt_launcher(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
+def _place_virt_launcher(
+    manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace
+) -> Decision:
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle.
 
     A live-migration target only prefers it, and only if the migration may go there.
     """
-    trace.claims = claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings, made.claims)
+    trace.claims = claims = resolve.resolve_all(manifest.pod, manifest.namespace, catalog, settings, manifest.claims)
     trace.choice = choice = votes.choose(claims)
-    if made.is_migration_target:
+    if manifest.is_migration_target:
         mode = Mode.PREFERRED
-        trace.leads_elsewhere = choice is not None and _leads_elsewhere(made, choice.node, catalog)
+        trace.leads_elsewhere = choice is not None and _leads_elsewhere(manifest, choice.node, catalog)
         if choice is None or trace.leads_elsewhere:
             return unchanged(Reason.MIGRATION_TARGET, mode)
     elif choice is None:
-        return replace(_unserved(claims, deciding_claim(made.pod), mode, settings), claims=claims, recorded=True)
+        return replace(_unserved(claims, deciding_claim(manifest.pod), mode, settings), claims=claims, recorded=True)
 
     # The other replicas may be pinning VMs to the node, too.
     replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
-    candidate = Candidate(made.pod, made.namespace, choice.node, catalog, replicas, releases=releases)
+    candidate = Candidate(manifest, choice.node, catalog, replicas, releases=releases)
     trace.candidates = [candidate]
     decision = _placed(choice, candidate, mode, settings, trace)
-    return decision if made.is_migration_target else _reserving(decision, candidate, settings)
+    return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)
 
 
 def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
@@ -172,17 +175,16 @@ def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 
-def _leads_elsewhere(made: Creation, node: str, catalog: Catalog) -> bool:
+def _leads_elsewhere(manifest: Manifest, node: str, catalog: Catalog) -> bool:
     """Return whether the migration must go to a node other than `node`.
 
     It must if the VM already runs on `node`, if the target names its own node, or if a descheduler evicted the VM.
     """
-    vmi = vmi_uid(made.pod)
-    if EVICTION_SOURCE in made.labels or EVICTION_SOURCE in made.annotations:
+    if EVICTION_SOURCE in manifest.labels or EVICTION_SOURCE in manifest.annotations:
         return True
-    pods = (pod for claim in made.claims for pod in catalog.mounting_pods(made.namespace, claim))
-    runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == vmi for pod in pods)
-    return runs_there or HOSTNAME in mapping(made.pod, "spec", "nodeSelector")
+    pods = (pod for claim in manifest.claims for pod in catalog.mounting_pods(manifest.namespace, claim))
+    runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == manifest.vmi_uid for pod in pods)
+    return runs_there or HOSTNAME in mapping(manifest.spec, "nodeSelector")
 
 
 def _placed(choice: Choice, candidate: Candidate, mode: Mode, settings: Settings, trace: Trace) -> Decision:
@@ -212,20 +214,20 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if decision.outcome is Outcome.PINNED:
         return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not may_fit or is_gated(candidate.pod) or not candidate.fits():
+    if not may_fit or candidate.manifest.spec.get("schedulingGates") or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
 
-def _place_share_manager(made: Creation, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
+def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
     """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
-    volume = text(made.labels, VOLUME_LABEL)
+    volume = text(manifest.labels, VOLUME_LABEL)
     trace.consumers = users = consumers_of(volume, catalog, settings)
     failing = failing_nodes(volume, catalog, settings)
-    trace.avoided = avoided_nodes(made.pod) | failing
+    trace.avoided = avoided_nodes(manifest.pod) | failing
     if not users:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
     nodes = ranked_nodes(users, trace.avoided)
@@ -240,7 +242,7 @@ def _place_share_manager(made: Creation, catalog: Catalog, settings: Settings, t
     trace.checks = CHECKS if settings.node_guard else ()
     comparisons = Comparisons()  # for all nodes together
     for node in nodes:
-        candidate = Candidate(made.pod, made.namespace, node, catalog, comparisons=comparisons)
+        candidate = Candidate(manifest, node, catalog, comparisons=comparisons)
         trace.candidates.append(candidate)
         obstacles[node] = first_failed_check(candidate, trace.checks)
         if obstacles[node] is None:

@@ -3,12 +3,12 @@
 from typing import TypeAlias
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.creation import Creation
 from webhook.placement.objects.facts import Pod, VirtualMachine
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn, Settings
 
-Applicant: TypeAlias = Creation | Pod | VirtualMachine
+Applicant: TypeAlias = Manifest | Pod | VirtualMachine
 
 
 def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:

@@ -27,6 +27,7 @@ from webhook.placement.objects.pod import (
     is_terminating,
     labels_of,
     pod_facts,
+    read_manifest,
     true_and_false_keys,
 )
 from webhook.placement.objects.resources import amounts
@@ -136,7 +137,8 @@ def read_pod(item: JsonObject) -> Pod | None:
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
-    found, pin = pod_facts(item, *key_of(item), node), read_pin(item)
+    namespace, name = key_of(item)
+    found, pin = pod_facts(read_manifest(item, namespace), name, node), read_pin(item)
     undecided = _is_undecided(item)
     marked = pin or undecided
     return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found

@@ -7,7 +7,7 @@ from msgspec import Struct
 from webhook.commands.report.table import state_words
 from webhook.placement.affinity import DECISION
 from webhook.placement.catalog import Catalog
-from webhook.placement.creation import namespace_of
+from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint

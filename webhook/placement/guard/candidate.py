@@ -6,9 +6,8 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
 from webhook.placement.objects.facts import MAX_START_FAILURES
-from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import vmi_uid
-from webhook.placement.objects.pod import pod_facts
+from webhook.placement.objects.fields import text
+from webhook.placement.objects.pod import Manifest, pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
 from webhook.placement.resolve import bound_volume
@@ -35,8 +34,7 @@ class Candidate:
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
         self,
-        pod: JsonObject,
-        namespace: str,
+        manifest: Manifest,
         node_name: str,
         catalog: Catalog,
         replicas: int = 1,
@@ -46,15 +44,15 @@ class Candidate:
         hotplugged: tuple[str, ...] = (),
     ) -> None:
         """Read the facts of the pod. Raises Malformed."""
-        self.pod, self.namespace, self.node_name = pod, namespace, node_name
+        self.manifest, self.namespace, self.node_name = manifest, manifest.namespace, node_name
         self.catalog, self.replicas, self.releases = catalog, replicas, releases
         self.comparisons = comparisons or Comparisons()
         self.node = catalog.node(node_name)
-        name = text(pod, "metadata", "name") or vmi_uid(pod)
-        self.pod_facts = facts = pod_facts(pod, namespace, name, node_name)
-        terms = () if facts.oversized else required_terms(pod, namespace, "podAffinity")
+        name = text(manifest.metadata, "name") or manifest.vmi_uid
+        self.pod_facts = facts = pod_facts(manifest, name, node_name)
+        terms = () if facts.oversized else required_terms(manifest.pod, self.namespace, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
-        found = [bound_volume((namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
+        found = [bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
         self.volumes = [volume for volume in found if volume]
 
     def resource_fits(self) -> list[ResourceFit]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from webhook.placement.affinity import matches_no_node
-from webhook.placement.eligibility import is_gated
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
@@ -42,9 +41,11 @@ class FailedCheck:
     detail: str
 
 
-def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
+def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
     """Return whether the pod tolerates the taint. A toleration with an unknown operator tolerates nothing."""
-    for toleration in mappings(pod, "spec", "tolerations"):
+    tolerations = mappings(candidate.manifest.spec, "tolerations")
+    candidate.comparisons.spend(1 + len(tolerations))
+    for toleration in tolerations:
         if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
             continue
         operator, key = toleration.get("operator") or "Equal", text(toleration, "key")
@@ -77,11 +78,6 @@ def _cordoned(candidate: Candidate) -> str | None:
     return "is cordoned" if node and node.unschedulable and not _tolerated(candidate, CORDON) else None
 
 
-def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
-    candidate.comparisons.spend(1 + len(mappings(candidate.pod, "spec", "tolerations")))
-    return tolerates(candidate.pod, taint)
-
-
 def untolerated_taint(candidate: Candidate) -> JsonObject | None:
     """Return the first taint of the node that keeps the pod away, None if the pod tolerates all."""
     for taint in candidate.node.taints if candidate.node else ():
@@ -99,7 +95,7 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    spec, spend = mapping(candidate.pod, "spec"), candidate.comparisons.spend
+    spec, spend = candidate.manifest.spec, candidate.comparisons.spend
     selector = mapping(spec, "nodeSelector")
     spend(len(selector))
     for key, value in selector.items():
@@ -149,9 +145,8 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
-def unsupported_field(pod: JsonObject) -> str | None:
+def unsupported_field(spec: JsonObject) -> str | None:
     """Return the first field by which the scheduler might reject the node and that the guard can't evaluate."""
-    spec = mapping(pod, "spec")
     constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
     if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in constraints):
         return "topologySpreadConstraints"
@@ -202,11 +197,11 @@ def _possible_device(candidate: Candidate) -> str | None:
 
 def _scheduling_gates(candidate: Candidate) -> str | None:
     # By the time when the gates are removed, the node may be full.
-    return "the pod's spec.schedulingGates" if is_gated(candidate.pod) else None
+    return "the pod's spec.schedulingGates" if candidate.manifest.spec.get("schedulingGates") else None
 
 
 def _unsupported(candidate: Candidate) -> str | None:
-    field = unsupported_field(candidate.pod)
+    field = unsupported_field(candidate.manifest.spec)
     constraint = (
         (f"the pod's spec.{field}" if field else None)
         or _unsupported_affinity(candidate)
@@ -277,7 +272,9 @@ _SERVING = Check(Reason.SHARE_MANAGER_STARTING, "runs the share-manager", lambda
 _MATCHES_A_NODE = Check(
     Reason.NODE_MISMATCH,
     "a required node affinity that can match a node",
-    lambda candidate: NODE_AFFINITY_MISMATCH if matches_no_node(candidate.pod) else None,  # no term can carry the pin
+    lambda candidate: (
+        NODE_AFFINITY_MISMATCH if matches_no_node(candidate.manifest.pod) else None
+    ),  # no term can carry the pin
     quiet=True,
 )
 _UNCERTAIN = (_VALID_NAME, _EXISTS, _SERVING)

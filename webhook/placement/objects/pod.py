@@ -3,6 +3,8 @@
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct, structs
+
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, mounted_claims
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
@@ -31,32 +33,70 @@ _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
 NO_STRINGS: frozenset[str] = frozenset()
 
 
-def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) -> Pod:
+class Manifest(Struct, frozen=True):
+    """A pod's manifest, of which the rules read each part once. `user` is the creator of a pod that is being created.
+
+    `true_annotations` and `false_annotations` are the keys of the annotations with that value.
+    """
+
+    pod: JsonObject
+    namespace: str
+    user: str
+    metadata: JsonObject
+    spec: JsonObject
+    labels: JsonObject
+    annotations: JsonObject
+    claims: tuple[str, ...]
+    true_annotations: frozenset[str]
+    false_annotations: frozenset[str]
+    is_virt_launcher: bool
+    is_migration_target: bool
+    vmi_uid: str
+
+
+def read_manifest(pod: JsonObject, namespace: str, user: str = "") -> Manifest:
+    """Read the parts of a pod, which may not have a namespace yet."""
+    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
+    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
+    true, false = true_and_false_keys(annotations)
+    return Manifest(
+        pod,
+        namespace,
+        user,
+        metadata,
+        spec,
+        labels,
+        annotations,
+        mounted_claims(pod),
+        true,
+        false,
+        is_virt_launcher=labels.get(APP_LABEL) == VIRT_LAUNCHER,
+        is_migration_target=bool(labels.get(MIGRATION_LABEL)),
+        vmi_uid=text(labels, CREATED_BY_LABEL),
+    )
+
+
+def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     """Read the facts about a pod, which may not have a name, a namespace or a node yet.
 
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    metadata = mapping(item, "metadata")
-    labels = mapping(metadata, "labels")
-    oversized = UNDECODED in item or len(labels) * _STRING > MAX_DETAILS
+    oversized = UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS
     if oversized:
-        item = _without_details(item)
-        metadata = item["metadata"]
-        labels = metadata["labels"]
-    labels = _with_shared_strings(labels)
-    spec, status = mapping(item, "spec"), mapping(item, "status")
+        manifest = read_manifest(_without_details(manifest), manifest.namespace)
+    item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
+    labels, status, claims = _with_shared_strings(manifest.labels), mapping(item, "status"), manifest.claims
     annotations: JsonObject = {}
     owners: list[str] = []
+    true = false = NO_STRINGS
     if labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD):
-        annotations = mapping(metadata, "annotations")
+        annotations, true, false = manifest.annotations, manifest.true_annotations, manifest.false_annotations
         owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")]
-    true, false = true_and_false_keys(annotations)
-    claims = mounted_claims(item)
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
     size = _STRING * len(details) + len("".join(details)) + _size_of_terms(mapping(spec, "affinity"))
     if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
-        return pod_facts({**item, UNDECODED: True}, namespace, name, effective_node)
+        return pod_facts(structs.replace(manifest, pod={**item, UNDECODED: True}), name, effective_node)
     requests, unknown = _requests(item)
     node, priority = text(spec, "nodeName"), spec.get("priority")
     return Pod(
@@ -93,16 +133,15 @@ def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
     return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES]), True  # cpu and memory first
 
 
-def _without_details(item: JsonObject) -> JsonObject:
-    metadata, spec = mapping(item, "metadata"), mapping(item, "spec")
-    labels = mapping(metadata, "labels")
+def _without_details(manifest: Manifest) -> JsonObject:
+    metadata, spec, labels = manifest.metadata, manifest.spec, manifest.labels
     kept = {key: labels[key] for key in _KEPT_LABELS if len(text(labels, key)) in range(1, _LONGEST_LABEL)}
     identity = ("uid", "creationTimestamp", "deletionTimestamp")
     requests = ("containers", "initContainers", "nodeName", "overhead", "resources")
     return {
         "metadata": {key: metadata[key] for key in identity if key in metadata} | {"labels": kept},
         "spec": {key: spec[key] for key in requests if key in spec},
-        "status": mapping(item, "status"),
+        "status": mapping(manifest.pod, "status"),
         UNDECODED: True,
     }
 

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
-from webhook.placement.creation import namespace_of
-from webhook.placement.eligibility import subject_of
+from webhook.placement.eligibility import namespace_of, subject_of
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_name
