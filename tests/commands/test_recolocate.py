@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.builders import Object, claim, node, pod, share_manager_pod, storage, volume
+from tests.support.builders import Object, claim, node, share_manager_pod, storage, volume
 from tests.support.fake_api_server import ApiServer, error_response, status
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import kubevirt, migratable, migration, migration_crd
@@ -81,7 +81,7 @@ def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, ser
         "default     foreign   node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "default     fixed     node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "",
-        "4 apart: 2 would migrate, 2 would restart (to list them: --restart-list)",
+        "4 apart: 2 would migrate, 2 need a restart",
     ]
     assert {request.verb for request in server.requests} == {"get", "list"}
 
@@ -92,7 +92,7 @@ def test_json_has_one_line_for_each_vm(run: Any) -> None:
     names = {"namespace": "default", "name": "big", "node": "node-b", "storageNode": "node-a"}
     action = {"action": "migrate", "reason": None, "detail": None, "restartHelps": False, "traffic": None}
     assert lines[0] == names | action | {"gainBytes": 40 * 1024**3, "storageClasses": ["fast"]}
-    assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("none", "NotLiveMigratable", True)
+    assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("restart", "NotLiveMigratable", True)
 
 
 def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
@@ -109,43 +109,10 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert without_settings(missing.stderr) == problem
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("-A -n shop", "-A cannot be combined with -n or names"),
-        ("-A vm1", "-A cannot be combined with -n or names"),
-        *(
-            (f"--restart-list {other}", "--restart-list cannot be combined with --yes, --max or -o json")
-            for other in ("--yes", "-o json", "--max 1")
-        ),
-    ],
-)
-def test_options_that_contradict_are_rejected(run: Any, arguments: str, words: str) -> None:
+@pytest.mark.parametrize("arguments", ["-A -n shop", "-A vm1"])
+def test_options_that_contradict_are_rejected(run: Any, arguments: str) -> None:
     result = run(*arguments.split())
-    assert (result.exit_code, words in result.stderr) == (2, True)
-
-
-def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(run: Any, server: ApiServer) -> None:
-    result = run("-A", "--restart-list")
-    assert result.stdout.splitlines() == [
-        f"kubevirt-scheduler opt-in foreign -n default --yes && virtctl restart foreign -n default  # 7Gi {WHY}",
-        f"virtctl restart fixed -n default  # 5Gi {WHY}",
-    ]
-    once = vm("fixed")
-    once["spec"]["runStrategy"] = "Once"
-    server.put(once)
-    assert "kubectl delete vmi fixed -n default  #" in run("-A", "--restart-list").stdout
-    once["spec"]["runStrategy"] = "Halted"
-    server.put(once)
-    assert "fixed" not in run("-A", "--restart-list").stdout
-    assert "fixed     node-b   node-a    none      NotLiveMigratable: it has a host device" in run("-A").stdout
-    server.put(vm("fixed"), node("node-a", unschedulable=True))
-    assert "restart fixed" in run("-A", "--restart-list").stdout
-    server.put(pod("backup", claims=["fixed"], node="node-b"))  # keeps the share-manager on the cordoned node
-    assert "restart fixed" not in run("-A", "--restart-list").stdout
-    server.put(node("node-a"), vm("fixed"), migratable("fixed"), vm("foreign"), migratable("foreign"))
-    nothing = run("-A", "--restart-list")
-    assert (nothing.stdout, without_settings(nothing.stderr)) == ("", "No VM needs a restart.\n")
+    assert (result.exit_code, "-A cannot be combined with -n or names" in result.stderr) == (2, True)
 
 
 def test_a_vm_that_leaves_a_larger_shared_disk_loses_and_one_that_migrates_waits(run: Any, server: ApiServer) -> None:
@@ -154,19 +121,14 @@ def test_a_vm_that_leaves_a_larger_shared_disk_loses_and_one_that_migrates_waits
     library = disk("library", "node-b", "30Gi")
     server.put(*library, vm_pod("apart", "node-b", claims=["small", "library"]), vm_pod("other", claims=["library"]))
     assert "apart   node-b   node-a    none     NoGain: 20Gi becomes remote" in run("apart").stdout
-    assert "apart" not in run("apart", "--restart-list").stdout
 
 
-def test_an_old_kubevirt_can_only_restart_and_without_one_nothing_runs(run: Any, server: ApiServer) -> None:
+def test_an_old_kubevirt_and_none_are_refused(run: Any, server: ApiServer) -> None:
     server.put(migration_crd(selector=False))
     refused = run("-A", "--yes")
     assert refused.exit_code == 2
     assert "no field addedNodeSelector" in refused.stderr
     assert server.count("post", MIGRATIONS) == 0
-    restarts = run("-A", "--restart-list").stdout
-    assert restarts.splitlines()[0] == (
-        "virtctl restart big -n default  # 40Gi becomes local; OldKubeVirt: KubeVirt is older than 1.6"
-    )
     server.delete(migration_crd())
     refused = run("-A")
     assert (refused.exit_code, "KubeVirt is not installed" in refused.stderr) == (2, True)

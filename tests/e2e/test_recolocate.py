@@ -76,7 +76,7 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     lines = fleet.run("recolocate", "-A", "-o", "json").stdout.splitlines()
     plan = {each["name"]: each for each in map(json.loads, lines)}
     assert len(plan) == 16
-    hindered = {name: each["reason"] for name, each in plan.items() if each["action"] == "none"}
+    hindered = {name: each["reason"] for name, each in plan.items() if each["action"] != "migrate"}
     assert hindered == {"vm-07": "NotLiveMigratable", "vm-08": "Paused"}
     assert controller.migrations() == []
     began = time.monotonic()
@@ -93,11 +93,6 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
 
     again = fleet.run("recolocate", "-A", "--yes")
     assert again.stdout == "No VM to migrate.\n"
-    # Without an installed webhook, a restart places vm-07 anywhere. Another test of the session may have installed one.
-    restarts = fleet.run("recolocate", "-A", "--restart-list")
-    installed = "The webhook is not installed" not in restarts.stderr
-    assert restarts.stdout.startswith(f"virtctl restart vm-07 -n {fleet.scenario.namespace} " if installed else "")
-    assert installed or not restarts.stdout
 
 
 @pytest.mark.parametrize("presses", [1, 2])

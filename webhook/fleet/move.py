@@ -41,7 +41,6 @@ class Hindrance(StrEnum):
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
     GUARD = "NodeGuard"
-    OLD_KUBEVIRT = "OldKubeVirt"
 
 
 # These end by themselves, so a later run can move the VM.
@@ -100,19 +99,17 @@ class Move:
 class Surroundings:
     """What the rules read besides the catalog.
 
-    `unfinished` are the VMs that have an unfinished migration. Only if `supported` can KubeVirt migrate a VM to a
-    chosen node. `rates` are empty if they are unknown.
+    `unfinished` are the VMs that have an unfinished migration. `rates` are empty if they are unknown.
     """
 
     settings: Settings
     unfinished: Collection[Key] = ()
-    supported: bool = True
     rates: Rates = field(default_factory=dict)
 
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
     """Return the migration that moves the VM to its storage, or the first hindrance."""
-    rules = chain(_of_the_vm(status), _of_the_moment(status, around), _of_the_cluster(status, around, catalog))
+    rules = chain(_of_the_vm(status), _of_the_moment(status, around), _of_the_cluster(status, catalog))
     if refusal := next(rules, None):
         return refusal
     machine = status.machine
@@ -166,9 +163,7 @@ def _of_the_moment(status: Status, around: Surroundings) -> Iterator[Refusal]:
         yield Refusal(Hindrance.UTILITY_VOLUMES, detail)
 
 
-def _of_the_cluster(status: Status, around: Surroundings, catalog: Catalog) -> Iterator[Refusal]:
-    if not around.supported:
-        yield Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
+def _of_the_cluster(status: Status, catalog: Catalog) -> Iterator[Refusal]:
     source = catalog.node(status.node or "")
     if source and source.ready is False:
         detail = f"{source.name} is not Ready, so the VM can't leave it by migration"

@@ -19,11 +19,12 @@ from webhook.commands.options import (
     selector_option,
 )
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
-from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_lines, why
+from webhook.commands.recolocate.plan import describe, relocations, render, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
 from webhook.commands.subjects import not_found
-from webhook.fleet.move import Move, Proposal, Surroundings
+from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
+from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
@@ -39,7 +40,7 @@ STORAGE_WARNING = (
 )
 TOO_OLD = (
     "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
-    "its target node. Upgrade to KubeVirt 1.6 or newer, or restart VMs: kubevirt-scheduler recolocate --restart-list"
+    "its target node. Upgrade to KubeVirt 1.6 or newer, or restart the VMs that `kubevirt-scheduler report` names."
 )
 NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
 
@@ -67,7 +68,6 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
-@click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
 @prometheus_options
 @live_options
@@ -80,7 +80,6 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     most: int | None,
     parallel: int,
     settle: float,
-    restart_list: bool,
     output: str,
     prometheus: str,
     prometheus_token: str,
@@ -98,25 +97,21 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate -A
       kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
       kubevirt-scheduler recolocate -n shop vm1 --yes
-      kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
         raise click.UsageError("-A cannot be combined with -n or names")
-    if restart_list and (yes or most or output == "json"):
-        raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     cluster = connect(**live)
-    webhook, supported = live_webhook(cluster), _supports_moves(cluster)
-    if not (supported or restart_list):
-        raise BadInput(TOO_OLD)
+    webhook = live_webhook(cluster)
+    with answered():
+        supported = supports_added_node_selector(cluster)
+    if not supported:
+        raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
     scope = Scope(None if all_namespaces else namespace or cluster.namespace, parse_selector(selector))
     rates = read_rates(prometheus, prometheus_token)
-    plan = partial(_plan, cluster, scope, names, webhook.predicting, rates, supported=supported)
+    plan = partial(_plan, cluster, scope, names, webhook.predicting, rates)
     proposals = plan(is_first=True)
     show_settings(webhook)
-    if restart_list:
-        lines = list(restart_lines(proposals))
-        click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
-    elif yes:
+    if yes:
         moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
         _print_risks(proposals if names else (), settle if moves else None)
         with answered():
@@ -131,15 +126,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         for each in proposals:
             click.echo(json.dumps(describe(each)))
     else:
-        click.echo(render(proposals, most), nl=False)
-
-
-def _supports_moves(cluster: ClusterClient) -> bool:
-    with answered():
-        supported = supports_added_node_selector(cluster)
-    if supported is None:
-        raise BadInput(NO_KUBEVIRT)
-    return supported
+        click.echo(render(list(map(describe, proposals)), most), nl=False)
 
 
 def _plan(  # noqa: PLR0913 (what the command knows)
@@ -149,7 +136,6 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     settings: Settings,
     rates: Rates,
     *,
-    supported: bool,
     is_first: bool = False,
 ) -> list[Proposal]:
     """Read the cluster and plan. Raises BadInput; for an unknown name only the first time, because a VM may go."""
@@ -161,12 +147,13 @@ def _plan(  # noqa: PLR0913 (what the command knows)
         raise BadInput(not_found("vm", missing, scope.namespace))
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
-    return propose(statuses, names, inventory, Surroundings(settings, unfinished, supported, rates))
+    chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]
+    return make_plan(chosen, inventory.store, Surroundings(settings, unfinished, rates))
 
 
 def _print_risks(named: Sequence[Proposal], settle: float | None) -> None:
     for each in named:
         if not isinstance(each.result, Move):
-            click.echo(printable(f"{'/'.join(each.status.machine.key)} stays: {why(each)}"), err=True)
+            click.echo(printable(f"{'/'.join(each.status.machine.key)} stays: {why(describe(each))}"), err=True)
     if settle is not None:
         click.echo(STORAGE_WARNING.format(settle=settle), err=True)
