@@ -147,7 +147,7 @@ def test_a_watch_that_the_server_ends_returns_its_connection_to_the_pool(
 ) -> None:
     server.script("watch", "persistentvolumeclaims", stream(), stream())
     assert [[*watch_events(cluster, "1")] for _ in range(2)] == [[], []]
-    assert server.accepted == 1
+    assert server.http.accepted == 1
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_requests_reuse_one_connection(server: ApiServer, cluster: ClusterClient
     for _ in range(20):
         cluster.get(CLAIM)
         list_pages(cluster, NODES)
-    assert server.connections == 1
+    assert server.http.accepted == 1
 
 
 def test_requests_do_not_ask_for_compression(server: ApiServer, cluster: ClusterClient) -> None:

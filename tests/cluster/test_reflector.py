@@ -383,7 +383,7 @@ def test_reconnections_leak_no_objects_threads_or_connections(server: ApiServer,
     after = reconnect(200)
     assert after - before < 100
     assert own_threads() <= running
-    assert server.connections <= 3
+    assert len(server.http.open) <= 3
 
 
 # Malformed objects

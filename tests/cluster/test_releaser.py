@@ -333,7 +333,7 @@ def test_a_vm_is_released_at_most_twice_within_an_hour_from_all_nodes_together(s
 
 @pytest.mark.parametrize(
     "answer",
-    [error_response(forbidden("delete", "pods")), error_response(status(422, "denied by a policy", "Invalid"))],
+    [error_response(forbidden("delete", "pods")), error_response(status(422, "denied by a policy"))],
     ids=["no right", "a policy"],
 )
 def test_a_forbidden_deletion_is_logged_once_and_the_pod_is_reported(server: ApiServer, answer: Responder) -> None:

@@ -28,29 +28,10 @@ import yaml
 from tests.support.builders import Object
 from webhook.placement.objects.fields import text
 
-PLURALS = {
-    "CSINode": "csinodes",
-    "CustomResourceDefinition": "customresourcedefinitions",
-    "Deployment": "deployments",
-    "Event": "events",
-    "KubeVirt": "kubevirts",
-    "Lease": "leases",
-    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
-    "Namespace": "namespaces",
-    "Node": "nodes",
-    "PersistentVolume": "persistentvolumes",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
-    "Pod": "pods",
-    "Secret": "secrets",
-    "Service": "services",
-    "Setting": "settings",
-    "ShareManager": "sharemanagers",
-    "StorageClass": "storageclasses",
-    "VirtualMachine": "virtualmachines",
-    "VirtualMachineInstance": "virtualmachineinstances",
-    "VirtualMachineInstancetype": "virtualmachineinstancetypes",
-    "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
-}
+NAMES = """CSINode CustomResourceDefinition Deployment Event KubeVirt Lease MutatingWebhookConfiguration Namespace Node
+PersistentVolume PersistentVolumeClaim Pod Secret Service Setting ShareManager StorageClass VirtualMachine
+VirtualMachineInstance VirtualMachineInstancetype VirtualMachineInstanceMigration""".split()
+PLURALS = {name: name.lower() + ("es" if name.endswith("s") else "s") for name in NAMES}
 KINDS = {plural: kind for kind, plural in PLURALS.items()}
 CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
@@ -77,18 +58,14 @@ def key_of(item: Object) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-def status(code: int, message: str, reason: str = "") -> Object:
+def status(code: int, message: str) -> Object:
     """An error response of the API server."""
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code} | (
-        {"reason": reason} if reason else {}
-    )
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
 
 
 def forbidden(verb: str, plural: str) -> Object:
-    message = (
-        f'{plural} is forbidden: User "{USER}" cannot {verb} resource "{plural}" in API group "" at the cluster scope'
-    )
-    return status(403, message, "Forbidden")
+    where = 'in API group "" at the cluster scope'
+    return status(403, f'{plural} is forbidden: User "{USER}" cannot {verb} resource "{plural}" {where}')
 
 
 def list_item(item: Object) -> Object:
@@ -107,7 +84,7 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def expired() -> Object:
-    return status(410, "too old resource version: 1 (2)", "Expired")
+    return status(410, "too old resource version: 1 (2)")
 
 
 def event(kind: str, item: Object) -> bytes:
@@ -116,16 +93,9 @@ def event(kind: str, item: Object) -> bytes:
 
 def bookmark(kind: str, version: str) -> bytes:
     """A bookmark like the real API server's: Go also serializes the empty fields."""
-    item: Object = {
-        "kind": kind,
-        "apiVersion": "v1",
-        "metadata": {"resourceVersion": version},
-        "spec": {},
-        "status": {},
-    }
-    if kind == "Pod":
-        item["spec"] = {"containers": None}
-    return event("BOOKMARK", item)
+    spec = {"containers": None} if kind == "Pod" else {}
+    metadata = {"resourceVersion": version}
+    return event("BOOKMARK", {"kind": kind, "apiVersion": "v1", "metadata": metadata, "spec": spec, "status": {}})
 
 
 Responder = Callable[["Connection"], None]
@@ -178,14 +148,13 @@ class ApiServer:
     """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
 
     `missing` holds the plurals that get a 404, like a missing CRD. `forbidden` holds the (verb, plural) pairs that get
-    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests.
+    a 403.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[ReceivedRequest] = []
         self.missing: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
-        self.tokens: set[str] | None = None
         self.closing = threading.Event()
         self._objects: defaultdict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._history: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -195,9 +164,9 @@ class ApiServer:
         self._version = 1000
         self._page_numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._http = HttpServer(self, tls)
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="api-server")
+        self.http = HttpServer(self, tls)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.http.server_port}"
+        self._thread = threading.Thread(target=self.http.serve_forever, args=(0.01,), name="api-server")
 
     def __enter__(self) -> "ApiServer":
         self._thread.start()
@@ -207,11 +176,11 @@ class ApiServer:
         with self._lock:
             self.closing.set()
         self.end_watches(CUT)
-        self._http.shutdown()
-        self._http.cut()
-        self._http.server_close()
+        self.http.shutdown()
+        self.http.cut()
+        self.http.server_close()
         self._thread.join()
-        assert not self._http.handler_errors, self._http.handler_errors
+        assert not self.http.handler_errors, self.http.handler_errors
 
     @property
     def version(self) -> str:
@@ -263,14 +232,6 @@ class ApiServer:
     def last(self, verb: str, plural: str) -> ReceivedRequest:
         return next(request for request in reversed(self.requests) if (request.verb, request.plural) == (verb, plural))
 
-    @property
-    def connections(self) -> int:
-        return len(self._http.open)
-
-    @property
-    def accepted(self) -> int:
-        return self._http.accepted
-
     def _record(self, kind: str, item: Object) -> Object:
         self._version += 1
         stored = deepcopy(item)
@@ -287,31 +248,27 @@ class ApiServer:
     def respond(self, request: ReceivedRequest, connection: "Connection") -> None:
         self.requests.append(request)
         script = self._scripts[request.verb, request.plural]
-        token = request.headers.get("authorization", "")
         if script:
             script.popleft()(connection)
-        elif self.tokens is not None and token.lower().removeprefix("bearer ") not in self.tokens:
-            connection.answer(401, status(401, "Unauthorized", "Unauthorized"))
         elif request.plural in self.missing:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
         else:
-            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "patch": self._update}
-            verbs |= {"post": self._create, "delete": self._delete}
-            verbs.get(request.verb, self._get)(request, connection)
+            verbs: dict[str, Callable[..., Any]] = {"list": self._list, "watch": self._watch, "post": self._create}
+            verbs |= {"put": self._update, "patch": self._update, "delete": self._delete}
+            verbs.get(request.verb, self._find)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
+        """Find the object of a path. Answers a read, or that the object doesn't exist."""
         name = unquote(request.path.rpartition("/")[2])
         namespace = "" if request.plural == "namespaces" else _namespace_of(request)
         item = self._objects[request.plural].get((namespace, name))
         if item is None:
-            connection.answer(404, status(404, f'{request.plural} "{name}" not found', "NotFound"))
-        return item
-
-    def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
-        if item := self._find(request, connection):
+            connection.answer(404, status(404, f'{request.plural} "{name}" not found'))
+        elif request.verb == "get":
             connection.answer(200, item)
+        return item
 
     def _create(self, request: ReceivedRequest, connection: "Connection") -> None:
         # The path determines the kind: a client may omit it.
@@ -322,7 +279,7 @@ class ApiServer:
             return connection.answer(201, item)
         with self._lock:
             if key_of(item) in self._objects[request.plural]:
-                return connection.answer(409, status(409, "the object exists already", "AlreadyExists"))
+                return connection.answer(409, status(409, "the object exists already"))
             self.put(item)
             return connection.answer(201, self._objects[request.plural][key_of(item)])
 
@@ -333,7 +290,7 @@ class ApiServer:
                 return None
             version = request.body.get("metadata", {}).get("resourceVersion", "")
             if version not in ("", item["metadata"]["resourceVersion"]):
-                return connection.answer(409, status(409, "the object has been modified", "Conflict"))
+                return connection.answer(409, status(409, "the object has been modified"))
             self.put(request.body if request.verb == "put" else merged(item, request.body))
             return connection.answer(200, self._objects[request.plural][key_of(item)])
 
@@ -343,7 +300,7 @@ class ApiServer:
                 return None
             preconditions = (request.body or {}).get("preconditions", {})
             if any(item["metadata"][field] != value for field, value in preconditions.items()):
-                return connection.answer(409, status(409, "Precondition failed", "Conflict"))
+                return connection.answer(409, status(409, "Precondition failed"))
             self.delete(item)
             return connection.answer(200, item)
 
@@ -386,10 +343,6 @@ class ApiServer:
         connection.end(cut=line is CUT)
 
 
-def _decoded(content: bytes) -> Any:
-    return json.loads(content) if content else None
-
-
 class Connection(BaseHTTPRequestHandler):
     """A client connection."""
 
@@ -405,9 +358,9 @@ class Connection(BaseHTTPRequestHandler):
         parts = parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers, _decoded(content)), self)
+        self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers, content), self)
 
     do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815 (BaseHTTPRequestHandler requires these names)
 
