@@ -27,9 +27,7 @@ from tests.support.memory import traced_memory
 from tests.support.webhook_process import create_service_account
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.events import (
-    AGGREGATION_WINDOW,
     MAX_QUEUED,
-    MAX_REMEMBERED,
     WRITE_TIMEOUT,
     WRITES_PER_SECOND,
     EventRecorder,
@@ -56,7 +54,7 @@ class StubApiServer:
     """
 
     def __init__(self, clock=None, latency=0.0):
-        self.stored = {}
+        self.stored = []
         self.requests = []
         self.next_codes = []
         self.clock, self.latency = clock, latency
@@ -72,20 +70,11 @@ class StubApiServer:
         code = self.next_codes.pop(0) if self.next_codes else None
         if code is not None:
             raise ClusterError(code, FORBIDDEN if code == 403 else "no")
-        self._store(method, path, json.loads(json.dumps(body)))
+        self.stored.append(json.loads(json.dumps(body)))
         return {}
 
-    def _store(self, method, path, body):
-        path = path if method == "PATCH" else f"{path}/{body['metadata']['name']}"
-        if (path in self.stored) is not (method == "PATCH"):
-            raise ClusterError(404 if method == "PATCH" else 409, "no")
-        self.stored[path] = self.stored.get(path, {}) | body
-
-    def methods(self):
-        return [method for method, _, _ in self.requests]
-
     def counts(self):
-        return [stored["count"] for stored in self.stored.values()]
+        return [stored["count"] for stored in self.stored]
 
 
 class Harness:
@@ -315,39 +304,6 @@ def test_record_counts_and_logs_an_unexpected_error_but_does_not_raise_it():
 # Repeated decisions
 
 
-def test_a_repeated_decision_increases_the_event_count():
-    harness = Harness()
-    for delay in (0, 60, 120):
-        harness.clock.now += delay
-        harness.record()
-        harness.run_steps()
-    assert harness.server.methods() == ["POST", "PATCH", "PATCH"]
-    [event] = harness.server.stored.values()
-    assert event["count"] == 3
-    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-08-01T12:00:00Z", "2026-08-01T12:03:00Z")
-
-
-def test_a_repeat_is_written_after_the_clock_was_set_back():
-    """Otherwise it occupies the queue until the clock has caught up."""
-    harness = Harness()
-    harness.record()
-    harness.run_steps()
-    harness.clock.now -= 3600
-    harness.record()
-    harness.run_steps()
-    assert harness.server.counts() == [1, 1]
-
-
-@pytest.mark.parametrize(("delay", "counts"), [(AGGREGATION_WINDOW - 1, [3]), (AGGREGATION_WINDOW, [1, 1, 1])])
-def test_a_repeat_after_ten_minutes_creates_a_new_event(delay, counts):
-    harness = Harness()
-    for _ in range(3):
-        harness.record()
-        harness.run_steps()
-        harness.clock.now += delay
-    assert harness.server.counts() == counts
-
-
 @pytest.mark.parametrize(
     "difference",
     [
@@ -366,48 +322,17 @@ def test_a_different_message_reason_or_vmi_creates_a_separate_event(difference):
     assert harness.server.counts() == [1, 1]
 
 
-def test_an_event_that_the_api_server_no_longer_has_is_recreated():
-    harness = Harness()
-    harness.record()
-    harness.run_steps()
-    harness.server.stored.clear()
-    for _ in range(2):
-        harness.record()
-        harness.run_steps()
-    assert harness.server.methods() == ["POST", "PATCH", "POST", "PATCH"]
-    assert harness.server.counts() == [2]
-    assert harness.dropped() == {"full": 0, "failed": 0}
-
-
-def test_the_recorder_remembers_the_most_recent_events():
-    harness = Harness()
-    for number in range(MAX_REMEMBERED + 1):
-        harness.record(f"decision {number}")
-        harness.record("decision 0")  # repeated in each round, so it stays recent
-        harness.run_steps()
-        harness.clock.now += 1
-    assert harness.server.methods().count("POST") == MAX_REMEMBERED + 1
-    harness.server.requests.clear()
-    for number in (0, 1, MAX_REMEMBERED):
-        harness.record(f"decision {number}")
-    harness.run_steps()
-    assert harness.server.methods() == ["PATCH", "POST", "PATCH"]
-
-
 # Errors
 
 
 def test_a_missing_permission_is_logged_once_and_counted_each_time():
     harness = Harness()
-    harness.server.next_codes = [403, 403, None, 403, 403]
+    harness.server.next_codes = [403, 403, None, 403, 503]
     with capture_logs() as lines:
         for _ in range(5):
             harness.record()
             harness.run_steps()
-    assert [(line["method"], line["code"], line["error"]) for line in lines] == [
-        ("POST", 403, FORBIDDEN),
-        ("PATCH", 403, FORBIDDEN),
-    ]
+    assert [(line["code"], line["error"]) for line in lines] == [(403, FORBIDDEN), (503, "no")]
     assert harness.dropped() == {"full": 0, "failed": 4}
 
 
@@ -440,7 +365,7 @@ class StopAfter:
         return self.is_set()
 
 
-def test_the_event_of_a_vm_that_is_reviewed_again_and_again_is_written_once_a_second():
+def test_a_vm_that_is_reviewed_again_and_again_gets_one_event_a_second_with_their_number():
     harness, stop = Harness(), StopAfter(waits=4)
     write = harness.recorder._send
 
@@ -451,9 +376,9 @@ def test_the_event_of_a_vm_that_is_reviewed_again_and_again_is_written_once_a_se
 
     harness.recorder._send = send
     harness.record()
+    harness.record()
     harness.recorder.run(stop)
-    assert harness.server.methods() == ["POST", "PATCH", "PATCH", "PATCH"]  # the last one at the shutdown
-    assert (stop.seconds, harness.server.counts()) == (4.0, [4])
+    assert (stop.seconds, harness.server.counts()) == (4.0, [2, 1, 1, 1])  # the last one at the shutdown
 
 
 def already_stopped():
@@ -489,15 +414,16 @@ def client_with_verbs(plane, tmp_path, *verbs):
 
 
 @pytest.mark.controlplane
-def test_on_a_real_api_server_describe_finds_the_event_and_a_repeat_increases_its_count(plane, tmp_path):
+def test_on_a_real_api_server_describe_finds_the_events(plane, tmp_path):
     namespace, uid = plane.create_namespace(f"events-{uuid4().hex[:8]}"), str(uuid4())
     clock = FakeClock(START)
-    recorder = EventRecorder(client_with_verbs(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
+    recorder = EventRecorder(client_with_verbs(plane, tmp_path, "create").send, "webhook-0", clock)
     pod = vm("a" * 240 + ".vm1", uid, namespace=namespace)
     co_scheduled = decision_for(
         pod, claim(namespace=namespace), volume(namespace=namespace), share_manager_pod(node="node-a")
     )
-    for decision in (co_scheduled, co_scheduled, replace(co_scheduled, reason=Reason.NODE_FULL, message="ü" * 2000)):
+    for decision in (co_scheduled, replace(co_scheduled, reason=Reason.NODE_FULL, message="ü" * 2000)):
+        recorder.record(request_for(pod), decision)
         recorder.record(request_for(pod), decision)
         assert recorder.step()
         clock.now += 60
@@ -506,8 +432,7 @@ def test_on_a_real_api_server_describe_finds_the_event_and_a_repeat_increases_it
     selector = ",".join(f"involvedObject.{key}={value}" for key, value in about.items())
     found = json.loads(plane.kubectl("get", "events", "-n", namespace, "--field-selector", selector, "-o", "json"))
     short, long = sorted(found["items"], key=lambda event: event["firstTimestamp"])
-    assert (short["reason"], short["count"]) == ("CoScheduled", 2)
-    assert (short["firstTimestamp"], short["lastTimestamp"]) == ("2026-08-01T12:00:00Z", "2026-08-01T12:01:00Z")
-    assert (long["reason"], long["type"], long["count"]) == ("NodeFull", "Warning", 1)
+    assert (short["reason"], short["count"], short["lastTimestamp"]) == ("CoScheduled", 2, "2026-08-01T12:00:00Z")
+    assert (long["reason"], long["type"], long["count"]) == ("NodeFull", "Warning", 2)
     assert len(long["message"].encode()) in (1023, 1024)
     assert dict(recorder.dropped) == {"full": 0, "failed": 0}

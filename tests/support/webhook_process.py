@@ -35,7 +35,7 @@ RIGHTS: tuple[Right, ...] = (
     ("kubevirt.io", "virtualmachineinstances", ("list", "watch")),
     ("", "namespaces", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("list", "watch")),
-    ("", "events", ("create", "patch")),
+    ("", "events", ("create",)),
 )
 RELEASE_RIGHTS: tuple[Right, ...] = (
     ("", "pods", ("get", "delete")),

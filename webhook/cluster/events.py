@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,10 +22,10 @@ from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
 from webhook.placement.reasons import ClaimFinding, Decision, Reason
 
 COMPONENT = "kubevirt-scheduler"
-MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
-# Seconds. Within AGGREGATION_WINDOW, a repeated event raises the count of the existing Event. SHUTDOWN_TIMEOUT is for
-# queued events. POLL_INTERVAL is between passes over the queue: no VM starts more often, and it limits write storms.
-AGGREGATION_WINDOW, WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0
+MAX_QUEUED = 512  # events; each takes 2 KiB
+# Seconds. SHUTDOWN_TIMEOUT is for queued events. POLL_INTERVAL is between passes over the queue: equal decisions
+# meanwhile are one Event.
+WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 2.0, 1.0, 1.0
 # After a quiet time, as many events as the queue holds are written at once. A client that reaches the TLS port can post
 # made-up reviews, and the API server keeps each Event for an hour: at 20 per second 72,000, about 70 MB in etcd.
 WRITES_PER_SECOND = 20.0
@@ -49,7 +49,6 @@ class Subject(NamedTuple):
 
 
 Topic = tuple[Subject, Reason, str]  # events with the same VMI, reason and message are one topic
-NOT_WRITTEN = ("", 0, float("-inf"))  # name, count and time of a topic without an Event
 
 
 class PendingTopic(NamedTuple):
@@ -118,9 +117,7 @@ class EventRecorder:
         # Events to write, in order of arrival.
         self._queue: dict[Topic, PendingTopic] = {}
         self._bucket = TokenBucket(WRITES_PER_SECOND, MAX_QUEUED, clock)
-        # Name, count and time of each topic's Event. Only the writer thread uses it.
-        self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
-        self._logged_errors: set[tuple[str, int]] = set()
+        self._logged_errors: set[int] = set()  # by the HTTP status
 
     def record(self, request: JsonObject, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI. Thread-safe; neither waits nor raises.
@@ -140,12 +137,6 @@ class EventRecorder:
             self._drop("full")
         except Exception as error:  # noqa: BLE001 (a failed Event must not fail the response)
             self._drop("failed", error=error)
-
-    def start(self, stop: threading.Event) -> threading.Thread:
-        """Start the writer thread and return it. After `stop` is set, join it for SHUTDOWN_TIMEOUT + POLL_INTERVAL."""
-        thread = threading.Thread(target=self.run, args=(stop,), name="events", daemon=True)
-        thread.start()
-        return thread
 
     def run(self, stop: threading.Event) -> None:
         """Write events until `stop` is set, then for SHUTDOWN_TIMEOUT seconds more, and drop the rest."""
@@ -171,43 +162,17 @@ class EventRecorder:
             topic = next(iter(self._queue))
             pending = self._queue.pop(topic)
         try:
-            self._write(topic, pending, deadline)
-        except ClusterError:
+            event = build_event(topic[0], pending.decision, self._instance, pending.at) | {"count": pending.times}
+            self._send("POST", f"/api/v1/namespaces/{topic[0].namespace}/events", event, deadline)
+        except ClusterError as error:
             self._drop("failed", pending.times)
+            # Log each error once. The text of a 403 names the missing right and the service account.
+            if error.code not in self._logged_errors:
+                self._logged_errors.add(error.code)
+                fields = {"resource": "events", "code": error.code, "error": str(error)}
+                log.warning("event write failed", extra=fields)
         except Exception as error:  # noqa: BLE001 (an exception would end the writer thread)
             self._drop("failed", error=error)
-        return True
-
-    def _write(self, topic: Topic, pending: PendingTopic, deadline: float) -> None:
-        event, times = build_event(topic[0], pending.decision, self._instance, pending.at), pending.times
-        path, now = f"/api/v1/namespaces/{topic[0].namespace}/events", self._clock()
-        name, count, written_at = self._written.get(topic, NOT_WRITTEN)
-        change = {"count": count + times, "lastTimestamp": event["lastTimestamp"]}
-        # The age is negative after the clock was set back.
-        if not 0 <= now - written_at < AGGREGATION_WINDOW or not self._try_send(
-            "PATCH", f"{path}/{name}", change, deadline, tolerated=404
-        ):
-            self._try_send("POST", path, event | {"count": times}, deadline)
-            name, count = event["metadata"]["name"], 0
-        self._written[topic] = name, count + times, now
-        self._written.move_to_end(topic)
-        while len(self._written) > MAX_REMEMBERED:
-            self._written.popitem(last=False)
-
-    def _try_send(self, method: str, path: str, body: JsonObject, deadline: float, tolerated: int = 0) -> bool:
-        try:
-            self._send(method, path, body, deadline)
-        except ClusterError as error:
-            if tolerated and error.code == tolerated:
-                return False
-            # Log each error once. The text of a 403 names the missing right and the service account.
-            if (method, error.code) not in self._logged_errors:
-                self._logged_errors.add((method, error.code))
-                log.warning(
-                    "event write failed",
-                    extra={"resource": "events", "method": method, "code": error.code, "error": str(error)},
-                )
-            raise
         return True
 
     def _drop(self, cause: str, number: int = 1, error: Exception | None = None) -> None:

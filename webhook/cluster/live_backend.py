@@ -57,11 +57,12 @@ class LiveBackend:
     def start(self) -> None:
         """Start all threads."""
         self.live.start(self._stop)
-        self._threads.append(self.events.start(self._stop))
+        runs = {"events": self.events.run}
         if self.election is None:
             log.info("no lease given, so stuck pins are neither released nor reported")
-            return
-        for name, run in ("election", self.election.run), ("releaser", self.releaser.run):
+        else:
+            runs |= {"election": self.election.run, "releaser": self.releaser.run}
+        for name, run in runs.items():
             thread = threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)

@@ -1,11 +1,10 @@
 """A token bucket: limits how often something happens per second."""
 
 from collections.abc import Callable
-from threading import Lock
 
 
 class TokenBucket:
-    """Allows `rate` events per second, and up to `burst` at once after a quiet time. Thread-safe.
+    """Allows `rate` events per second, and up to `burst` at once after a quiet time. Not thread-safe.
 
     `clock` returns seconds.
     """
@@ -13,16 +12,14 @@ class TokenBucket:
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._tokens, self._refilled = float(burst), clock()
-        self._lock = Lock()
 
     def take(self) -> bool:
         """Take one token. Return False if there is none."""
-        with self._lock:
-            now = self._clock()
-            elapsed = max(0.0, now - self._refilled)  # a wall clock may be set back
-            self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
-            self._refilled = now
-            if self._tokens < 1:
-                return False
-            self._tokens -= 1
-            return True
+        now = self._clock()
+        elapsed = max(0.0, now - self._refilled)  # a wall clock may be set back
+        self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
+        self._refilled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
