@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import labeled_namespace, virtual_machine
 from tests.support.controlplane import build
+from tests.support.fake_api_server import ApiServer
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -51,6 +53,29 @@ def test_the_plugin_uses_its_own_name_in_usage() -> None:
         "Usage: kubectl coschedule certs status [OPTIONS]"
     )
     assert "Try 'kubectl coschedule inject --help' for help." in run("kubectl-coschedule", "inject", "--guess").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["report", "--context", ""], ["x"]),
+        (["report", "-n", "s"], ["shop"]),
+        (["explain", ""], ["pod", "vm", "vmi"]),
+        (["explain", "-n", "shop", "vm", ""], ["db-1"]),
+        (["opt-in", ""], ["db-2"]),
+        (["recolocate", "-n", "shop", "x"], []),
+        (["explain", "--context", "gone", "vm", ""], []),
+    ],
+)
+def test_names_are_completed_from_the_kubeconfig_and_the_cluster(
+    tmp_path: Path, arguments: list[str], found: list[str]
+) -> None:
+    with ApiServer() as server:
+        first, second = virtual_machine("db-1"), virtual_machine("db-2")
+        first["metadata"]["namespace"] = "shop"
+        server.put(labeled_namespace("shop"), labeled_namespace("default"), first, second)
+        result = run("kubectl_complete-coschedule", *arguments, KUBECONFIG=server.kubeconfig(tmp_path))
+    assert (result.stdout.splitlines(), result.stderr) == ([*found, ":4"], "")
 
 
 @pytest.mark.controlplane

@@ -159,7 +159,8 @@ def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) 
 )
 def test_a_wrong_selection_changes_nothing(server: ApiServer, run: Run, arguments: list[str], words: str) -> None:
     server.put(virtual_machine())
-    server.script("list", PLURAL, error_response(status(404, "the VM is missing")))
+    if "empty/" in arguments:
+        server.script("list", PLURAL, error_response(status(404, "the VM is missing")))
     result = run("opt-in", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr

@@ -105,7 +105,7 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert run("together").stdout.endswith("No VM is apart from its storage.\n")
     missing = run("bigg", "big")
     assert missing.exit_code == 2
-    problem = 'Error: VirtualMachine "bigg" not found in namespace "default"; to list all: kubectl get vm -n default\n'
+    problem = 'Error: VirtualMachine "bigg" not found in namespace "default"; did you mean "big"?\n'
     assert without_settings(missing.stderr) == problem
 
 

@@ -25,6 +25,7 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.cli import commands
+from webhook.commands.fleet_source import SECRETS_WARNING
 from webhook.reading.kubernetes_yaml import to_yaml
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
@@ -150,20 +151,24 @@ def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_clust
     }
 
 
-def test_plain_kubectl_output_is_read_like_a_snapshot_and_no_secret_is_printed(
-    run: RunSnapshot, tmp_path: Path
+@pytest.mark.parametrize("secret", ["passphrase", "cloudInitNoCloud", "cloudInitConfigDrive"])
+@pytest.mark.parametrize("kind", ["VirtualMachine", "VirtualMachineInstance"])
+def test_plain_kubectl_output_is_read_like_a_snapshot_with_one_warning_about_its_secrets(
+    run: RunSnapshot, tmp_path: Path, kind: str, secret: str
 ) -> None:
     file, received, plain = tmp_path / "cluster.json", tmp_path / "pod.yaml", tmp_path / "cluster.yaml"
     run("-o", file)
     received.write_text(to_yaml(virt_launcher()))
-    volumes = [{"name": "init", "cloudInitNoCloud": {"userData": f"password: {PASSPHRASE}"}}]
-    plain.write_text("---\n".join(map(to_yaml, [*CLUSTER, ENCRYPTED, vm(volumes=volumes)])))
+    spec = {"volumes": [{"name": "init", secret: {"userData": f"password: {PASSPHRASE}"}}]}
+    item = (VMI | {"spec": spec}) if kind == VMI["kind"] else vm(**spec)
+    server = ENCRYPTED if secret == "passphrase" else share_manager_pod(node="node-a")
+    plain.write_text("---\n".join(map(to_yaml, [*CLUSTER, server, item])))
     for command in (["inject", "-f", received], ["explain", "-f", received], ["report"]):
         kept, read = (
             CliRunner().invoke(commands, [*map(str, command), "--snapshot", str(snapshot)])
             for snapshot in (file, plain)
         )
-        assert (without_settings(kept.stderr), without_settings(read.stderr)) == ("", "")
+        assert (without_settings(kept.stderr), read.stderr) == ("", f"{SECRETS_WARNING}\n")
         assert PASSPHRASE not in read.output
         assert ("node-a" in kept.stdout and kept.stdout == read.stdout) or command == ["report"]
 

@@ -258,6 +258,11 @@ def _contexts(files: str | None) -> tuple[dict[str, str], str]:
         return {}, ""
 
 
+def context_names(kubeconfig: str | None) -> list[str]:
+    """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
+    return list(_contexts(kubeconfig)[0])
+
+
 def _kubeconfig_api(files: str, context: str | None) -> Api:
     import yaml  # noqa: PLC0415 (as the library below)
     from kubernetes import client, config  # noqa: PLC0415 (a replica in a pod doesn't need it)

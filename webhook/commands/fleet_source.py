@@ -24,6 +24,11 @@ from webhook.reading.installation import find_webhook
 from webhook.reading.listing import read_inventory
 from webhook.reading.prometheus import PrometheusError, ask
 
+SECRETS_WARNING = (
+    "Warning: the snapshot contains passphrases of encrypted volumes, or cloud-init data of VMs. Delete the file, and "
+    "write one without secrets: kubevirt-scheduler snapshot -o FILE"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -91,10 +96,13 @@ def show_reading(plural: str, number: int) -> None:
 def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fleet:
     """Read the fleet from files, or without any from a live cluster.
 
-    Malformed objects give a warning. Raises BadInput, and SettingsError for the environment variables.
+    Malformed objects, and what may be a secret, give a warning. Raises BadInput, and SettingsError for the environment
+    variables.
     """
     if snapshots:
         inventory, description = snapshot.read(snapshots)
+        if snapshot.holds_secrets(inventory):
+            click.echo(SECRETS_WARNING, err=True)
         webhook = Webhook.from_snapshot(description, os.environ)
         fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
     else:

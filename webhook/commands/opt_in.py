@@ -22,7 +22,7 @@ from webhook.commands.options import (
     together,
     yes_option,
 )
-from webhook.commands.subjects import not_found
+from webhook.commands.suggestions import complete, not_found
 from webhook.commands.tables import render_table
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
@@ -37,7 +37,7 @@ PLANNED, CHANGED, UNCHANGED, SKIPPED, FAILED = "would change", "changed", "uncha
 
 
 vm_options = together(
-    click.argument("names", nargs=-1, metavar="[NAME]..."),
+    click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete("vm")),
     namespace_option,
     all_namespaces_option("Select the VMs of all namespaces."),
     selector_option,
@@ -133,14 +133,13 @@ def _find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], sele
 
     Raises BadInput if a name is unknown.
     """
+    query = {"labelSelector": selector} if selector else {}
     with answered():
-        if not names:
-            query = {"labelSelector": selector} if selector else {}
-            return list(list_objects(cluster, VIRTUAL_MACHINES.path_in(namespace), **query))
-        found = {name: cluster.get(VIRTUAL_MACHINES.object_path((namespace, name))) for name in names}
-    if missing := [name for name, vm in found.items() if vm is None]:
-        raise BadInput(not_found("vm", missing[0], namespace))
-    return [vm for vm in found.values() if vm]
+        found = {key_of(vm): vm for vm in list_objects(cluster, VIRTUAL_MACHINES.path_in(namespace), **query)}
+    known = {name for _, name in found}
+    if missing := min(set(names) - known, default=""):
+        raise BadInput(not_found("vm", missing, namespace, known))
+    return [vm for (_, name), vm in found.items() if name in names or not names]
 
 
 def _apply(

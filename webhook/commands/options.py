@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.commands.suggestions import complete
 from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
 
@@ -40,6 +41,7 @@ namespace_option = click.option(
     "-n",
     "--namespace",
     metavar="NAME",
+    shell_complete=complete("namespace"),
     help="The namespace. Default: that of the kubeconfig context.",
 )
 
@@ -73,6 +75,7 @@ live_options = together(
     click.option(
         "--context",
         metavar="NAME",
+        shell_complete=complete("context"),
         help="The kubeconfig context. Default: the current context.",
     ),
 )

@@ -10,6 +10,7 @@ from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.kinds import PODS
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.fleet_source import Fleet
+from webhook.commands.suggestions import not_found
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
@@ -43,13 +44,6 @@ def parse_subject(words: Iterable[str]) -> Subject | None:
     return Subject(KINDS[parts[0].lower()], parts[1])
 
 
-def not_found(kind: str, name: str, namespace: str | None) -> str:
-    """Return the error for a VM or a pod that doesn't exist."""
-    where, option = (f'in namespace "{namespace}"', f"-n {namespace}") if namespace else ("in any namespace", "-A")
-    noun = "Pod" if kind == "pod" else "VirtualMachine"
-    return f'{noun} "{name}" not found {where}; to list all: kubectl get {kind} {option}'
-
-
 def find(fleet: Fleet, subject: Subject, namespace: str | None) -> list[Found]:
     """Find all objects with this kind and name: in a live cluster one, in a snapshot one of each namespace.
 
@@ -58,13 +52,14 @@ def find(fleet: Fleet, subject: Subject, namespace: str | None) -> list[Found]:
     namespace = namespace or fleet.namespace or None
     if subject.kind == "vm":
         machines = fleet.inventory.machines(fleet.webhook.predicting)
-        found: list[Found] = [
-            each for each in machines if each.name == subject.name and namespace in (None, each.namespace)
-        ]
+        machines = [each for each in machines if namespace in (None, each.namespace)]
+        names = {each.name for each in machines}
+        found: list[Found] = [each for each in machines if each.name == subject.name]
     else:
+        names = {name for each, name in fleet.inventory.store.pods if namespace in (None, each)}
         found = [existing_pod(fleet, pod) for pod in _pods(fleet, subject.name, namespace)]
     if not found:
-        raise BadInput(not_found(subject.kind, subject.name, namespace))
+        raise BadInput(not_found(subject.kind, subject.name, namespace, names))
     return found
 
 

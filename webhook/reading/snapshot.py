@@ -6,7 +6,8 @@ from pathlib import Path
 from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, kinds
 from webhook.cluster.caches.store import parse_time
 from webhook.cluster.machines import Inventory
-from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, read_all
 
 COMMAND = "kubevirt-scheduler snapshot"
@@ -43,3 +44,17 @@ def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject)
     inventory.keep(kind.name, item)
     if (fact := kind.extract(item, skip)) is not None:
         inventory.store.put(fact)
+
+
+def holds_secrets(inventory: Inventory) -> bool:
+    """Return whether a manifest has what a snapshot lacks: the environment of a share-manager, or cloud-init data."""
+    specs = [mapping(vmi, "spec") for vmi in inventory.vmis.values()]
+    specs += [mapping(vm, "spec", "template", "spec") for vm in inventory.vms.values()]
+    volumes = (volume for spec in specs for volume in mappings(spec, "volumes"))
+    cloud_init = (mapping(volume, name) for volume in volumes for name in ("cloudInitNoCloud", "cloudInitConfigDrive"))
+    return any(source.keys() & {"userData", "userDataBase64"} for source in cloud_init) or any(
+        container.get("env")  # Longhorn stores the passphrase of an encrypted volume there
+        for pod in inventory.pods.values()
+        if mapping(pod, "metadata", "labels").get(COMPONENT_LABEL) == SHARE_MANAGER
+        for container in mappings(pod, "spec", "containers")
+    )

@@ -20,6 +20,7 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
+from webhook.commands.suggestions import complete
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import JsonObject, printable, text
@@ -31,7 +32,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
 @click.command(short_help="explain where a VM runs and why")
-@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete("subject"))
 @namespace_option
 @optional_file_option
 @snapshot_option

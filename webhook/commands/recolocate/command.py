@@ -21,7 +21,7 @@ from webhook.commands.options import (
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
-from webhook.commands.subjects import not_found
+from webhook.commands.suggestions import complete, not_found
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State
@@ -46,7 +46,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete("vm"))
 @all_namespaces_option("Select the VMs of all namespaces.")
 @namespace_option
 @selector_option
@@ -143,8 +143,9 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     with answered():
         unfinished = frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
     statuses = list(assess_all(inventory, scope, settings))
-    if is_first and (missing := min(set(names) - {each.machine.name for each in statuses}, default="")):
-        raise BadInput(not_found("vm", missing, scope.namespace))
+    known = {each.machine.name for each in statuses}
+    if is_first and (missing := min(set(names) - known, default="")):
+        raise BadInput(not_found("vm", missing, scope.namespace, known))
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
     chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]
