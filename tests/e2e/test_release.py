@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
+from tests.e2e.test_tenant_attacks import pin
 from tests.support import burst
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.controlplane
 
 RELEASE_AFTER, BACK_OFF = 8, 1.0  # seconds; a lost share-manager must run elsewhere before the release
 LIMIT = 90  # seconds until a VM runs, on a slow machine
+STUCK, PASSES = 8, 20  # stuck pods a second, and the passes until one of another tenant is released
 PREEMPTION = RELEASE_AFTER + 2 * PASS_INTERVAL  # seconds for which the victim of a preemption terminates
 PAIRS, GAPS = 4, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
 RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
@@ -45,6 +49,13 @@ def scenario(plane: ControlPlane, longhorn: Longhorn, replicas: Replicas) -> Ite
     scenario = Scenario(plane, longhorn, replicas.first)
     yield scenario
     scenario.close()
+
+
+@pytest.fixture
+def rival(plane: ControlPlane, longhorn: Longhorn, scenario: Scenario) -> Iterator[Scenario]:
+    """Another tenant, for whose pods no webhook is called."""
+    with closing(Scenario(plane, longhorn, None, f"rival-of-{scenario.namespace}")) as rival:
+        yield rival
 
 
 @pytest.fixture
@@ -174,3 +185,64 @@ def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
     assert all(nodes[f"{claim}-a"] != nodes[f"{claim}-b"] for claim in claims)
     if session_affinity:  # one replica sees its own pins; but a preference for other nodes is no promise
         assert released <= 2
+
+
+def replica_of(scenario: Scenario, replica_set: Object) -> Object:
+    """Create a VMI as the controller of its VirtualMachineInstanceReplicaSet does, and return its pod."""
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "controller": True}
+    owner |= {key: replica_set["metadata"][key] for key in ("name", "uid")}
+    return scenario.owned(scenario.vm_pod("pool", "disk1"), owner)
+
+
+@contextmanager
+def stuck_pods(rival: Scenario, node: str) -> Iterator[list[str]]:
+    """Create pinned pods that no node can run until the block ends, each of a VMI of its own. Yield their names."""
+    names, stop = list[str](), threading.Event()
+
+    def work() -> None:
+        while not stop.wait(1 / STUCK):
+            pod = pin(rival.owned(rival.vm_pod("stuck", opt_in=None)), node)
+            names.append(rival.plane.request("POST", rival.pods, pod, user="")["metadata"]["name"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield names
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_stuck_vm_of_a_replica_set_is_released_while_another_tenant_creates_stuck_pods(
+    scenario: Scenario, rival: Scenario, plane: ControlPlane, replicas: Replicas, measured: Measured
+) -> None:
+    """In 60 passes, the webhook once examined only the newest of the other tenant's pods."""
+    other, node = scenario.add_nodes(2)
+    scenario.add_attached_volume("disk1", node=node)
+    replicas.route_to_one()
+    sets = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachineinstancereplicasets"
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet"}
+    replica_set = plane.request("POST", sets, kind | {"metadata": {"name": "pool"}, "spec": {}})
+    with stuck_pods(rival, other) as created:
+        with plane.stopped_scheduler():
+            vm = scenario.create(replica_of(scenario, replica_set))
+            assert reason(scenario.get(vm)) == "CoScheduled"
+            scenario.change_node(node, {"spec": {"unschedulable": True}})
+        scenario.wait_unschedulable(vm)
+        began = time.monotonic()
+        limit = RELEASE_AFTER + PASSES * PASS_INTERVAL
+        plane.wait(lambda: not exists(scenario, vm), limit, f"the release within {PASSES} passes")
+        seconds = time.monotonic() - began
+        scenario.change_node(node, {"spec": {"unschedulable": None}})
+        successor = replica_of(scenario, replica_set)
+
+        def is_remembered() -> bool:  # once the webhook's watches have shown the end of the pod and the new VMI
+            return reason(scenario.dry_run(successor)) == "Released"
+
+        plane.wait(is_remembered, 20, "the decision Released")
+        scenario.wait_running(scenario.create(successor))
+    measured(f"tenants: beside {len(created)} stuck pods, a VM is released after {seconds:.0f} s")
+
+
+def exists(scenario: Scenario, pod: str) -> bool:
+    return pod in [each["metadata"]["name"] for each in scenario.plane.request("GET", scenario.pods)["items"]]

@@ -23,45 +23,27 @@ from tests.support.measured import Measured
 from tests.support.replicas import Replicas
 from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
 from tests.support.webhook_process import REGISTRATIONS, RELEASE_RIGHTS, RIGHTS, create_service_account
-from webhook.cluster.releaser import PASS_INTERVAL
 
 pytestmark = pytest.mark.controlplane
 
 GATE = [{"name": "example.com/never"}]
 CLIENTS, VMS = 60, 9
-RELEASE_AFTER, PASSES = 5, 20  # seconds, and the passes of the release that may follow
-STUCK = 8  # pods a second
-
-
-@contextmanager
-def two_replicas(plane: ControlPlane, longhorn: Longhorn, name: str) -> Iterator[Replicas]:
-    """Start two replicas that each keep a reserve for the other once that has pinned a VM. One of them releases pins.
-
-    The API server calls them only under the conditions that the chart renders.
-    """
-    token = create_service_account(plane, name, RIGHTS + RELEASE_RIGHTS)
-    kubeconfig = plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token)
-    settings = {"longhorn_namespace": longhorn.namespace, "session_affinity": "true"}
-    settings |= {"release_after": str(RELEASE_AFTER)}
-    with Replicas(plane, name, kubeconfig, 2, settings, lease=True, share_managers=False) as replicas:
-        replicas.route_to_one()
-        conditions = find_one(render(), "MutatingWebhookConfiguration")["webhooks"][0]["matchConditions"]
-        patch = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
-        plane.request("PATCH", f"{REGISTRATIONS}/{name}", patch)
-        yield replicas
 
 
 @pytest.fixture(scope="module")
 def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
-    with two_replicas(plane, longhorn, "tenants") as replicas:
-        yield replicas
+    """Two replicas that each keep a reserve for the other once that has pinned a VM. One of them releases pins.
 
-
-@pytest.fixture
-def releasing(plane: ControlPlane, longhorn: Longhorn, scenario: Scenario) -> Iterator[Replicas]:
-    """Other replicas, for a test whose stuck pods look like the pins of another replica for an hour."""
-    with two_replicas(plane, longhorn, "releasing-tenants") as replicas:
-        scenario.use_webhook(replicas.first)
+    The API server calls them only under the conditions that the chart renders.
+    """
+    token = create_service_account(plane, "tenants", RIGHTS + RELEASE_RIGHTS)
+    kubeconfig = plane.write_kubeconfig(plane.folder / "tenants-kubeconfig", token)
+    settings = {"longhorn_namespace": longhorn.namespace, "session_affinity": "true"}
+    with Replicas(plane, "tenants", kubeconfig, 2, settings, lease=True, share_managers=False) as replicas:
+        replicas.route_to_one()
+        conditions = find_one(render(), "MutatingWebhookConfiguration")["webhooks"][0]["matchConditions"]
+        patch = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
+        plane.request("PATCH", f"{REGISTRATIONS}/tenants", patch)
         yield replicas
 
 
@@ -289,67 +271,3 @@ def test_a_claim_that_names_the_volume_of_another_tenant_tells_no_node(scenario:
     stored = scenario.dry_run(scenario.vm_pod("trial", "copy"))
     assert stored["metadata"]["annotations"][DECISION].startswith("NoShareManager")
     assert node not in json.dumps(stored)
-
-
-# --- the release ---
-
-
-def replica_of(scenario: Scenario, replica_set: Object) -> Object:
-    """Create a VMI as the controller of its VirtualMachineInstanceReplicaSet does, and return its pod."""
-    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "controller": True}
-    owner |= {key: replica_set["metadata"][key] for key in ("name", "uid")}
-    return scenario.owned(scenario.vm_pod("pool", "disk2"), owner)
-
-
-@contextmanager
-def stuck_pods(rival: Scenario, node: str) -> Iterator[list[str]]:
-    """Create pinned pods that no node can run until the block ends, each of a VMI of its own. Yield their names."""
-    names, stop = list[str](), threading.Event()
-
-    def work() -> None:
-        while not stop.wait(1 / STUCK):
-            pod = pin(rival.owned(rival.vm_pod("stuck", opt_in=None)), node)
-            names.append(rival.plane.request("POST", rival.pods, pod, user="")["metadata"]["name"])
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield names
-    finally:
-        stop.set()
-        thread.join()
-
-
-@pytest.mark.usefixtures("releasing")
-def test_a_stuck_vm_of_a_replica_set_is_released_while_another_tenant_creates_stuck_pods(
-    scenario: Scenario, rival: Scenario, plane: ControlPlane, measured: Measured
-) -> None:
-    """In 60 passes, the webhook once examined only the newest of the other tenant's pods."""
-    small, node = scenario.node_names
-    scenario.add_attached_volume("disk2", node=node)
-    sets = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachineinstancereplicasets"
-    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet"}
-    replica_set = plane.request("POST", sets, kind | {"metadata": {"name": "pool"}, "spec": {}})
-    with stuck_pods(rival, small) as created:
-        with plane.stopped_scheduler():
-            vm = scenario.create(replica_of(scenario, replica_set))
-            assert scenario.annotations(vm)[DECISION].startswith("CoScheduled")
-            scenario.change_node(node, {"spec": {"unschedulable": True}})
-        scenario.wait_unschedulable(vm)
-        began = time.monotonic()
-        limit = RELEASE_AFTER + PASSES * PASS_INTERVAL
-        plane.wait(lambda: not exists(scenario, vm), limit, f"the release within {PASSES} passes")
-        seconds = time.monotonic() - began
-        scenario.change_node(node, {"spec": {"unschedulable": None}})
-        successor = replica_of(scenario, replica_set)
-
-        def is_remembered() -> bool:  # once the webhook's watches have shown the end of the pod and the new VMI
-            return str(scenario.dry_run(successor)["metadata"]["annotations"][DECISION]).startswith("Released")
-
-        plane.wait(is_remembered, 20, "the decision Released")
-        scenario.wait_running(scenario.create(successor))
-    measured(f"tenants: beside {len(created)} stuck pods, a VM is released after {seconds:.0f} s")
-
-
-def exists(scenario: Scenario, pod: str) -> bool:
-    return pod in [each["metadata"]["name"] for each in scenario.plane.request("GET", scenario.pods)["items"]]
