@@ -70,25 +70,20 @@ class Longhorn:
         return self._loop.paused()
 
     def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "", **fields: object) -> None:
-        """Create an RWX volume: a PV, whose name differs from the volume's, and a claim that will be bound to it.
+        """Create a claim, and its RWX volume with a PV, whose name differs from the volume's.
 
-        `fields` override fields of both: `accessModes`, `volumeMode`.
+        `fields` override fields of the claim: `accessModes`, `volumeMode`.
         """
-        common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class} | fields
-        csi = {"driver": DRIVER, "volumeHandle": volume}
-        spec = common | {"capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain", "csi": csi}
-        spec |= {"claimRef": {"namespace": namespace, "name": claim}}
-        name = f"pv-{volume}"
-        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": spec})
-        self._volumes = {**self._volumes, name: created}
+        spec = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class} | fields
+        spec |= {"resources": {"requests": {"storage": "10Gi"}}}
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-        spec = common | {"volumeName": name, "resources": {"requests": {"storage": "10Gi"}}}
-        self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
+        created = self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
+        self.provision_claim(created, volume, f"pv-{volume}")
 
-    def provision_claim(self, claim: Object) -> None:
-        """Create the volume and the PV of an existing claim, both with one name, as the CSI provisioner does."""
+    def provision_claim(self, claim: Object, volume: str = "", name: str = "") -> None:
+        """Create the volume and the PV of an existing claim, by default with one name, as the CSI provisioner does."""
         metadata, spec = claim["metadata"], claim["spec"]
-        volume = f"pvc-{metadata['uid']}"
+        volume = volume or f"pvc-{metadata['uid']}"
         fields = {key: spec[key] for key in ("accessModes", "volumeMode", "storageClassName")}
         # With the claim's UID, the controller manager binds the claim at once instead of at its next sync.
         reference = {"kind": "PersistentVolumeClaim"} | {key: metadata[key] for key in ("namespace", "name", "uid")}
@@ -97,8 +92,8 @@ class Longhorn:
             "claimRef": reference,
             "csi": {"driver": DRIVER, "volumeHandle": volume},
         }
-        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": volume}, "spec": spec})
-        self._volumes = {**self._volumes, volume: created}
+        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": name or volume}, "spec": spec})
+        self._volumes = {**self._volumes, created["metadata"]["name"]: created}
 
     def remove_volume(self, volume: str) -> None:
         """Stop tracking a volume, and delete its ShareManager and share-manager pod."""

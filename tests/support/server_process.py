@@ -129,12 +129,6 @@ def resident_memory(pid: int, name: str = "VmRSS:") -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def until(condition: Any) -> Any:
     """Poll `condition` and return its first true value."""
     deadline = monotonic() + TIMEOUT

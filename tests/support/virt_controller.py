@@ -2,8 +2,8 @@
 
 When the virt-launcher pod is deleted, the VMI is `Failed` within 0.1 s and gone after 0.3 s. If the VM had never run,
 it shows `CrashLoopBackOff`, and its n-th restart in a row comes after 10·n² s and up to half more, at most 300 s. Once
-the VM has run, the count starts again. A deleted VMI counts like a deleted pod, but a VM with `RerunOnFailure` isn't
-started again. `Halted` deletes the VMI and clears the count.
+the VM has run, the count starts again. A deleted VMI counts like a deleted pod. `Halted` deletes the VMI and clears the
+count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tests.support.scenario import Scenario
 DELETION = 0.3  # seconds from a VMI's failure to its deletion
 BACK_OFF = 10.0  # seconds after the first failure
 MAX_BACK_OFF = 300.0
-RESTARTED = ("Always", "RerunOnFailure")
 FINAL = ("Succeeded", "Failed")  # phases of pods
 
 
@@ -35,7 +34,6 @@ class _Vm:
     vmi: str = ""  # uid
     has_pod: bool = False
     has_run: bool = False
-    stays_away: bool = False
     failed_at: float | None = None
     failures: int = 0
     retry_at: float = 0.0
@@ -84,10 +82,6 @@ class VirtController:
     def vm(self, vm: str) -> Object:
         return self._plane.request("GET", f"{self._vm_path}/{vm}")
 
-    def phase(self, vm: str) -> str:
-        """Return the phase of a VM's VMI."""
-        return str(self._plane.request("GET", f"{self._vmi_path}/{vm}").get("status", {}).get("phase", ""))
-
     def starts(self, vm: str) -> list[float]:
         """Return when the controller itself created a pod of the VM (`time.monotonic()`)."""
         return list(self._vms[vm].starts)
@@ -129,9 +123,8 @@ class VirtController:
                 self._follow(name, vm, pods.get(vm.vmi), strategy)
             elif vm.vmi:
                 self._delete_pod(pods.get(vm.vmi))
-                vm.stays_away = strategy == "RerunOnFailure"
                 self._end(name, vm)
-            elif strategy in RESTARTED and not vm.stays_away and time.monotonic() >= vm.retry_at:
+            elif strategy == "Always" and time.monotonic() >= vm.retry_at:
                 self._create_vmi(name, vm)
 
     def _halt(self, name: str, vm: _Vm) -> None:
@@ -140,7 +133,7 @@ class VirtController:
             self._delete_pod(self._pods_by_vmi().get(vm.vmi))
         if vm.vmi or vm.failures:
             self._set_status(name, "Stopped")
-        vm.vmi, vm.held, vm.has_pod, vm.has_run, vm.stays_away = "", False, False, False, False
+        vm.vmi, vm.held, vm.has_pod, vm.has_run = "", False, False, False
         vm.failed_at, vm.failures, vm.retry_at = None, 0, 0.0
 
     def _follow(self, name: str, vm: _Vm, pod: Object | None, strategy: str) -> None:
@@ -159,7 +152,7 @@ class VirtController:
         elif vm.failed_at is None:
             vm.failed_at = time.monotonic()
             self._set_vmi_status(name, {"phase": "Failed"})
-        elif strategy in RESTARTED and time.monotonic() >= vm.failed_at + DELETION:
+        elif strategy == "Always" and time.monotonic() >= vm.failed_at + DELETION:
             self._delete(f"{self._vmi_path}/{name}")
             self._end(name, vm)
 
