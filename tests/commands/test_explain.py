@@ -133,9 +133,6 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
         {},
         ["Which node is the target?", "✓ node-b", "✗ node-a", "Can node-a run the pod?"],
     ),
-    "checks of the first candidate": (
-        share_manager_pod(), [volume(), HERE, CORDONED], {}, ["✓ Ready", "✗ not cordoned: node-a is cordoned"]
-    ),
     "several nodes": (
         virt_launcher(claims=["disk1", "disk2", "state"]),
         [*storage(), *storage("disk2", "node-b"), *STATE],
@@ -158,12 +155,6 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
             "✗ cpu: requested 5, free 4",
         ],
     ),
-    "an overcommitted node": (
-        virt_launcher(requests={"cpu": "1"}),
-        [*storage(), pod("crowd", node="node-a", requests={"cpu": "9"}), node(allocatable=ALLOCATABLE)],
-        {},
-        ["✗ cpu: requested 1, free 0"],
-    ),
     "no guard": (
         virt_launcher(affinity=node_terms(None)), [*storage(), UNREADY], {"node_guard": False},
         [
@@ -171,15 +162,6 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
             "(✓) exists",
             "(✗) Ready: node-a is not Ready",
         ],
-    ),
-    "a preference": (
-        virt_launcher(), [*storage(), UNREADY], {"affinity_mode": "preferred"}, ["(✗) Ready: node-a is not Ready"]
-    ),
-    "an invalid node name": (
-        virt_launcher(),
-        [claim(), volume(), share_manager(owner="Not A Node")],
-        {},
-        ["✗ valid node name: Not A Node is not a valid node name"],
     ),
     "an RWO claim": (
         virt_launcher(), [claim(modes=["ReadWriteOnce"])], {}, [

@@ -42,12 +42,6 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
         RESTART,
     ),
-    "migrated": (
-        [vm(), vm_pod(node="node-b", labels=TARGET)],
-        "Apart, MigrationTarget: node-a serves claim disk1",
-        ["✓ not a live-migration target", "pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        RESTART,
-    ),
     "not opted in": (
         [vm(opt_in=False), vm_pod(node="node-b", opt_in=None)],
         "Apart, NotOptedIn: node-a serves claim disk1",
@@ -71,27 +65,11 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         ["decision at creation: none (no annotation)"],
         f"Delete the VMI, and create it again unless a controller does: kubectl delete vmi vm1 -n default. {KEPT}",
     ),
-    "a backup uses the volume": (
-        [vm(), vm_pod(node="node-b"), BACKUP],
-        "Apart, NotReviewed: node-a serves claim disk1",
-        ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        RESTART.replace("VM default/other", "pod default/backup, VM default/other"),
-    ),
     "a hotplugged disk": (
         [vm(), PLUGGED, hotplug_pod(PLUGGED)],
         "Apart, NoClaims: node-a serves claim disk1",
         [],
         "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts.",
-    ),
-    "waiting": (
-        [
-            vm(),
-            vm_pod(node="")
-            | {"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}},
-        ],
-        "Waiting, CoScheduled: node-a serves claim disk1",
-        ["pod virt-launcher-vm1-abcde: Pending, not bound to a node"],
-        "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
     ),
     "a pin that can not hold": (
         [vm(), pinned_vm_pod(node="node-b")],
@@ -191,14 +169,6 @@ def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: 
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
     in_snapshot = run_explain(*words, "-n", "default", "--snapshot", snapshot(tmp_path, *SERVED, vm("off")))
     assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
-
-
-def test_without_the_right_to_list_vms_explain_stops_and_names_it(server: ApiServer, tmp_path: Path) -> None:
-    server.forbidden.add(("list", "virtualmachines"))
-    result = run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path))
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: the API server responded with 403: ")
-    assert "virtualmachines" in result.stderr
 
 
 def test_a_snapshot_is_searched_in_all_namespaces(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import Object, node, settings, storage
+from tests.support.builders import node, settings, storage
 from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
@@ -113,17 +113,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def nothing() -> None:
     """Wait."""
-
-
-def test_vms_migrate_one_after_the_other(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1"), cluster.add("vm2")]
-    assert cluster.run(vms, nothing, cluster.set_phase("vm1", "Succeeded"), cluster.set_phase("vm2", "Succeeded"))
-    assert cluster.log.changes == [
-        ("vm1", "Migrating", ""),
-        ("vm1", "Moved", ""),
-        ("vm2", "Migrating", ""),
-        ("vm2", "Moved", ""),
-    ]
 
 
 def test_a_plan_that_has_moved_a_vm_is_followed_by_another_one(cluster: Cluster) -> None:
@@ -232,18 +221,6 @@ def test_a_request_that_an_api_server_refuses_after_its_start_is_repeated(cluste
     assert cluster.stages == {"vm1": Stage.MOVED}
 
 
-def test_a_drain_deletes_our_migration(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1")]
-
-    def drain() -> None:
-        cluster.set_phase("vm1", "Scheduling")()
-        cluster.server.put(migratable("vm1", evacuationNodeName="node-b"))
-
-    assert cluster.run(vms, drain, nothing)
-    assert cluster.server.count("delete", MIGRATIONS) == 1
-    assert cluster.stages == {"vm1": Stage.SKIPPED}
-
-
 def test_a_migration_that_a_quota_blocks_is_deleted_after_a_minute(cluster: Cluster) -> None:
     vms = [cluster.add("vm1"), cluster.add("vm2")]
 
@@ -264,25 +241,6 @@ def test_an_api_server_that_does_not_answer_for_long_stops_the_run(cluster: Clus
     assert not cluster.prepared(Run((cluster.add("vm1"),)), Limits(), presses).run()
     assert "starting" in cluster.log.run.stopped
     assert PATIENCE < presses.slept < PATIENCE + 2
-
-
-def test_an_interrupted_run_waits_and_twice_interrupted_leaves_what_runs(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1"), cluster.add("vm2")]
-    assert not cluster.run(vms, nothing)  # Steps presses Ctrl-C twice after the last step
-    assert cluster.stages == {"vm1": Stage.MIGRATING, "vm2": Stage.WAITING}
-    assert cluster.log.run.stopped == "interrupted"
-
-
-def test_the_first_vm_of_a_storage_class_that_is_paused_afterwards_stops_the_run(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1"), cluster.add("vm2")]
-    paused: Object = {"type": "Paused", "status": "True", "reason": "PausedIOError"}
-
-    def pause() -> None:
-        cluster.set_phase("vm1", "Succeeded")()
-        cluster.server.put(migratable("vm1", "node-a", paused))
-
-    assert not cluster.run(vms, pause, nothing, proven=False, limits=Limits(settle=60.0))
-    assert "PausedIOError" in cluster.log.run.stopped
 
 
 MOVING = Relocation(Move("shop", "vm1", "node-b", "node-a", "node-a"), migration="m1", stage=Stage.MIGRATING)

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,9 @@ from tests.support.builders import node, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi
 from webhook.cli import commands
-from webhook.cluster.client import Api, ClusterClient
-from webhook.commands.fleet_source import show_reading
 from webhook.commands.label_selector import parse_selector
 from webhook.placement.objects.selectors import labels_match
-from webhook.placement.settings import Settings
-from webhook.reading.documents import BadInput
 from webhook.reading.kubernetes_yaml import to_yaml
-from webhook.reading.listing import read_inventory
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 FLEET = [
@@ -214,24 +207,6 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     result = run_report("--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 0
     assert result.stderr == "Warning: Node broken: a resource quantity is not a number with a unit; ignored\n"
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_shows_what_is_being_read(server: ApiServer) -> None:
-    server.put(node("node-a"), node("node-b"))
-    client = ClusterClient(Api(server.url))
-    with redirect_stderr(Terminal()) as terminal:
-        read_inventory(client, Settings(), show_reading)
-        server.forbidden.add(("list", "persistentvolumes"))
-        with pytest.raises(BadInput):
-            read_inventory(client, Settings(), show_reading)
-    lines = terminal.getvalue().split("\r\x1b[K")
-    assert "reading nodes: 2" in lines
-    assert (lines.count(""), lines[-1]) == (3, "")  # before the first line, and after each reading
 
 
 @pytest.mark.parametrize("plural", ["pods", "virtualmachines"])
