@@ -55,15 +55,6 @@ def test_the_first_replica_acquires_an_empty_lease_and_keeps_its_metadata(server
     assert len(lease["spec"]["renewTime"]) == len("2026-08-01T12:00:00.000000Z")  # a MicroTime
 
 
-def test_a_renewal_changes_only_the_time(server: ApiServer, clock: FakeClock) -> None:
-    first = replica(server, clock)
-    first.step()
-    before = stored(server)["spec"]
-    first.step()
-    after = stored(server)["spec"]
-    assert {key for key in before if before[key] != after[key]} == {"renewTime"}
-
-
 def test_another_replica_waits_while_the_lease_is_renewed(server: ApiServer, clock: FakeClock) -> None:
     first, second = replica(server, clock), replica(server, clock)
     for _ in range(30):
@@ -154,20 +145,3 @@ def test_a_replica_that_stops_gives_up_the_lease(server: ApiServer, clock: FakeC
     assert not first.leads()
     second.step()
     assert second.leads()
-
-
-def test_a_replica_that_does_not_lead_leaves_the_lease_to_its_holder(server: ApiServer, clock: FakeClock) -> None:
-    first, second = replica(server, clock), replica(server, clock)
-    first.step()
-    second.resign()
-    assert stored(server)["spec"]["holderIdentity"] == first.identity
-
-
-def test_a_lease_that_can_not_be_given_up_is_logged(server: ApiServer, clock: FakeClock) -> None:
-    first = replica(server, clock)
-    first.step()
-    server.script("put", "leases", error_response(status(500, "no leader")))
-    with capture_logs() as lines:
-        first.resign()
-    assert [line["event"] for line in lines] == ["lease not released"]
-    assert not first.leads()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
+    HOSTNAME,
     Object,
     apply_injection,
     claim,
@@ -145,6 +146,12 @@ def small_live(server: ApiServer, live: Live) -> Live:
 
 def test_a_burst_of_thirty_vms_pins_the_ten_that_fit(small_live: Live) -> None:
     assert burst(small_live, range(30)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
+
+
+def test_a_pinned_vm_repels_the_next_one_before_the_cache_shows_its_pod(small_live: Live) -> None:
+    apart = pod_anti_affinity(pod_term({"app": "db"}, HOSTNAME))
+    reasons = [decision(small_live, vm(number, labels={"app": "db"}, affinity=apart)).reason for number in range(2)]
+    assert reasons == [Reason.CO_SCHEDULED, Reason.POD_AFFINITY]
 
 
 def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small_live: Live) -> None:
@@ -414,11 +421,3 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
     follow(live, server, "pods", event("DELETED", pinned_vm_pod()))
     decided = decision(live, next_pod)
     assert (decided.outcome, decided.reason, decided.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
-
-
-def test_vms_are_not_needed_for_a_decision(server: ApiServer, live: Live) -> None:
-    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "csinodes", "pods", VMIS, "namespaces"):
-        assert not live.synced()
-        follow(live, server, plural)
-    assert live.synced()
-    assert not reflector(live, "virtualmachines").health.synced

@@ -186,19 +186,6 @@ def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache)
 # Watches
 
 
-def test_watch_events_update_the_cache(server: ApiServer, cache: Cache) -> None:
-    server.put(claim("old"))
-    events = [
-        event("ADDED", claim("new", volume="")),
-        event("MODIFIED", claim("new", volume="pvc-7")),
-        event("DELETED", claim("old")),
-        bookmark("PersistentVolumeClaim", "2000"),
-    ]
-    cache.follow(stream(*events))
-    assert cache.names == ["new"]
-    assert cache.store.claim("default", "new").volume_name == "pvc-7"
-
-
 def test_a_pod_bookmark_adds_no_pod_and_counts_no_error(server: ApiServer) -> None:
     """A bookmark of a real API server has null for `containers`."""
     cache = Cache(server, Pod)
@@ -319,14 +306,6 @@ def test_the_backoff_resets_after_a_long_watch(server: ApiServer, cache: Cache) 
     waits = cache.run(6)
     assert waits[4] > 1.0
     assert waits[5] <= FIRST_WAIT
-
-
-def test_a_list_without_a_resource_version_fills_the_cache_but_is_not_watched(server: ApiServer, cache: Cache) -> None:
-    server.script("list", CLAIMS, body({"metadata": {}, "items": [claim()]}))
-    cache.run(1)
-    assert cache.names == ["disk1"]
-    assert server.count("watch", CLAIMS) == 0
-    assert cache.health.problem == "the list has no resourceVersion to watch from"
 
 
 def test_a_missing_permission_is_logged_once_with_the_api_servers_message(server: ApiServer, cache: Cache) -> None:

@@ -1,18 +1,14 @@
 """Tests of Store: lookups find the latest objects, and removed objects leave no index entries."""
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.support.builders import (
     HOSTNAME,
     Object,
     catalog,
-    claim,
     hotplug_pod,
-    node,
     pinned_fields,
     pinned_vm_pod,
     pod,
@@ -26,10 +22,10 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.fact_readers import read_node, read_pod, read_share_manager
-from webhook.cluster.caches.pod_tables import Pods, vm_key
+from webhook.cluster.caches.fact_readers import read_pod, read_share_manager
+from webhook.cluster.caches.pod_tables import Pods
 from webhook.cluster.caches.store import Store
-from webhook.placement.objects.facts import Node, Pod, ShareManager
+from webhook.placement.objects.facts import Pod, ShareManager
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
 
@@ -237,37 +233,3 @@ def test_removing_a_pv_leaves_another_pv_of_the_same_volume() -> None:
     assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("second")]
     store.volumes.remove(("", "second"))
     assert not store.volumes_by_handle("vol-disk1")
-
-
-def test_swapping_a_table_replaces_the_objects_of_only_that_kind() -> None:
-    store = catalog(node("node-a"), node("node-b"), claim(), pod("one", node="node-a"))
-    store.swap_table(Node, store.new_table(Node, [read_node(node("node-c"))]))
-    assert [store.node(name) is not None for name in ("node-a", "node-b", "node-c")] == [False, False, True]
-    assert store.claim("default", "disk1")
-    old_table = store.swap_table(Pod, store.new_table(Pod, []))
-    assert dict(store.requested("node-a", ("", ""))) == {}
-    assert (len(old_table), len(store.pods)) == (1, 0)
-
-
-VM_POD = virt_launcher(
-    labels={"kubevirt.io/created-by": "uid-of-vmi", "app": "web"}, requests={"cpu": "1"}, **ANTI_AFFINITY
-)
-STORAGE_AND_NODE = [claim(), volume(), share_manager(), node(allocatable={"cpu": "1", "pods": "9"})]
-
-
-def store_with_reservation(*found: Object) -> Store:
-    """A store with a reservation of VM_POD on node-a, as webhook.cluster.live_catalog makes it."""
-    store, fact = catalog(*STORAGE_AND_NODE, *found), read_pod(VM_POD)
-    assert fact
-    store.reservations.put(replace(fact, name=vm_key(fact)[1], effective_node="node-a"))
-    return store
-
-
-def test_a_reserved_pod_counts_until_the_real_pod_appears() -> None:
-    store, shown = store_with_reservation(), deepcopy(VM_POD)
-    assert dict(store.requested("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
-    (placed,) = store.placed_pods("default", ())
-    assert [found for found, _ in store.repelling_terms("default", {"app": "web"}, own=True)] == [placed]
-    shown["metadata"]["name"], shown["spec"]["nodeName"] = "virt-launcher-vm1-abcde", "node-b"
-    store.put(read_pod(shown))
-    assert not any(store.requested("node-a", ("", "")).values())

@@ -25,7 +25,6 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster.caches.failed_nodes import VmId
 from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, MAX_NODE_SELECTOR_TERMS, first_failed_check
@@ -223,7 +222,7 @@ def test_a_vm_whose_last_two_starts_failed_only_prefers_the_node(failures: int |
 
 def released_store(*items: Object) -> Store:
     store = catalog(*items)
-    store.releases.record(VmId("default", "vm1", ""), "node-a", "uid-of-a-pod-that-is-gone")
+    store.releases.record(("default", "vm1", ""), "node-a", "uid-of-a-pod-that-is-gone")
     return store
 
 

@@ -88,7 +88,7 @@ class Releaser:
     def step(self) -> None:
         """Examine the pods that have been stuck for long enough."""
         self._track()
-        if self.leads() and self._caches_are_ready():
+        if self.leads() and self._live.synced():
             for stuck in self._due():
                 try:
                     self._examine(stuck)
@@ -123,10 +123,6 @@ class Releaser:
         chosen = list(islice((stuck for each in rounds for stuck in each if stuck), MAX_PODS_PER_PASS))
         self._turns |= {stuck.pod.namespace: now for stuck in chosen}
         return chosen
-
-    def _caches_are_ready(self) -> bool:
-        # A cache of VMs that can't be filled (a 403) must not keep the pods from being reported.
-        return self._live.synced() and all(each.health.synced or each.health.problem for each in self._live.reflectors)
 
     def _examine(self, stuck: StuckPod) -> None:
         namespace, settings, seconds = stuck.pod.namespace, self._settings, self._clock() - stuck.since
@@ -163,7 +159,7 @@ class Releaser:
             return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
         found = self._live.query(
-            lambda store: (store.virtual_machine(*key), store.vmi(*key), store.release_count(*key))
+            lambda store: (store.virtual_machine(*key), store.vmi(*key), len(store.released_nodes(*key)))
         )
         return why_kept(*found, self._settings)
 

@@ -65,8 +65,8 @@ class Catalog(Protocol):
         `namespace` is Longhorn's.
         """
 
-    def was_released(self, namespace: str, vm: str, node: str) -> bool:
-        """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
+    def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
+        """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Find a VM."""

@@ -1,7 +1,6 @@
 """Remember for a while on which nodes the pods of a VM, or of a volume, failed."""
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
 
 from webhook.placement.objects.facts import Key, Pod, ShareManager
 from webhook.placement.objects.longhorn import VOLUME_LABEL
@@ -12,30 +11,18 @@ FAILURE_SECONDS = 600.0  # of a share-manager
 MAX_OWNERS, MAX_PODS_PER_OWNER = 4096, 4  # bound the memory to a few MiB, however many pods users create and delete
 
 
-class VmId(NamedTuple):
-    """A VM, or the replica set of a VMI. `uid` changes if it is recreated; empty if neither controls the VMI."""
-
-    namespace: str
-    name: str
-    uid: str
+# A volume's namespace and name, or those of a VM or of the replica set of a VMI, and its UID, which changes if it is
+# recreated.
+Owner = tuple[str, ...]
 
 
-Owner = TypeVar("Owner", bound=Hashable)
-
-
-class NodeMemory(Generic[Owner]):
-    """The pods of each owner, a VM or a volume, that failed within the last `seconds`, with their nodes.
-
-    `clock` returns monotonic seconds. Not thread-safe.
-    """
+class NodeMemory:
+    """The pods of each owner that failed within the last `seconds`, with their nodes. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
         # By owner, the owner recorded last at the end: the node and the time of each pod, by its UID.
         self._gone: dict[Owner, dict[str, tuple[str, float]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._gone)
 
     def record(self, owner: Owner, node: str, uid: str) -> None:
         """Record that a pod failed on `node`. A pod counts once, however often recorded."""
@@ -61,7 +48,7 @@ class ServerFailures:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._memory = NodeMemory[Key](clock, FAILURE_SECONDS)
+        self._memory = NodeMemory(clock, FAILURE_SECONDS)
         # The pods that ended since the last change of their ShareManager.
         self._ended: dict[Key, Pod] = {}
 

@@ -34,8 +34,9 @@ class Kind:
 
     The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `read` extracts the `fact`, or
     returns None for an object to ignore. Of a kind without a `fact`, only the tool reads the manifests. `query` holds
-    the parameters of list and watch requests. Only the objects of a `namespace` count, if it is not empty. Without a
-    `required` kind, the webhook isn't ready. Of a `metadata_only` kind, the API server sends nothing but the metadata.
+    the parameters of list and watch requests. Only the objects of a `namespace` count, if it is not empty. Without
+    the right to read a `required` kind, the webhook isn't ready. Of a `metadata_only` kind, the API server sends
+    nothing but the metadata.
     """
 
     api_version: str

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.caches.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
+from webhook.cluster.caches.kinds import Kind
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kind_fields import JSON, METADATA, METADATA_LIST
@@ -71,11 +71,8 @@ class Reflector:
 
     def is_ready(self) -> bool:
         """Return whether the decisions need not wait for this kind."""
-        if self.health.synced:
-            return True
-        if self.kind in (NAMESPACES, STORAGE_CLASSES, CSI_NODES):  # without the right, waiting would not help
-            return self.health.code == HTTPStatus.FORBIDDEN
-        return not self.kind.required
+        # Without the right, waiting would not help.
+        return self.health.synced or (not self.kind.required and self.health.code == HTTPStatus.FORBIDDEN)
 
     def run(self, stop: threading.Event) -> None:
         """Mirror the cluster until `stop` is set."""
@@ -123,8 +120,6 @@ class Reflector:
         self._record_contact()
 
     def _watch(self, version: str) -> str:
-        if not version:
-            raise ClusterError(0, "the list has no resourceVersion to watch from")
         seconds = random.randint(MAX_WATCH // 2, MAX_WATCH)  # noqa: S311 (jitter needs no secure randomness)
         accept = METADATA if self.kind.metadata_only else JSON
         events = self._cluster.watch(self.kind.path, version, seconds, accept=accept, **self.kind.query)

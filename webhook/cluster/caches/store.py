@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, ServerFailures, VmId
+from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, Owner, ServerFailures
 from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.caches.reservations import Reservations
@@ -79,7 +79,7 @@ class Store:
         self.storage_classes = Table[StorageClass]()
         # The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour. The
         # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
-        self.releases = NodeMemory[VmId](clock, RELEASE_SECONDS)
+        self.releases = NodeMemory(clock, RELEASE_SECONDS)
         self.server_failures = ServerFailures(clock)
         self.reservations = Reservations(clock)
         self.pins = Pins(clock, self.vmis, self.nodes, self.reservations.end)
@@ -107,7 +107,7 @@ class Store:
             self.server_failures.change(fact, self.pods.serving(*fact.key))
 
     def remove(self, kind: type[Fact], key: Key) -> None:
-        """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `was_released`)."""
+        """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `released_nodes`)."""
         removed = self.table(kind).remove(key)
         if isinstance(removed, Pod):
             if removed.pin and removed.pin.unschedulable_since and self.pins.is_of_vmi(removed):
@@ -251,19 +251,15 @@ class Store:
         """List the node of each share-manager pod of a volume that failed within the last ten minutes."""
         return self.server_failures.nodes((namespace, volume))
 
-    def was_released(self, namespace: str, vm: str, node: str) -> bool:
-        """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
-        return bool(self.releases) and node in self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
+    def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
+        """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""
+        return self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
 
-    def release_count(self, namespace: str, vm: str) -> int:
-        """Count the unschedulable pods of a VM, pinned to any node, that were deleted within the last hour."""
-        return len(self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm))))
-
-    def _vm_id(self, namespace: str, vm: str, vmi: VirtualMachineInstance | None) -> VmId:
+    def _vm_id(self, namespace: str, vm: str, vmi: VirtualMachineInstance | None) -> Owner:
         if vmi and vmi.in_replica_set:  # its VMIs have new names each time
-            return VmId(namespace, vmi.owner_name, vmi.owner_uid)
+            return namespace, vmi.owner_name, vmi.owner_uid
         found = self.virtual_machines.get((namespace, vm))
-        return VmId(namespace, vm, found.uid if found else "")
+        return namespace, vm, found.uid if found else ""
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Find a VM."""

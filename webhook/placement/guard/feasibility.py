@@ -215,7 +215,7 @@ def _unsupported(candidate: Candidate) -> str | None:
 
 def _released(candidate: Candidate) -> str | None:
     vm = candidate.pod_facts.vm
-    if vm and candidate.catalog.was_released(candidate.namespace, vm, candidate.node_name):
+    if vm and candidate.node_name in candidate.catalog.released_nodes(candidate.namespace, vm):
         return "may leave the VM Pending, because an earlier pod of the VM was unschedulable there within the last hour"
     return None
 
