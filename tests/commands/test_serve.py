@@ -32,13 +32,6 @@ def test_a_snapshot_takes_no_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, WITH_SECRET, WITH_SECRET | {"webhook_configuration": "x"}, {"tls_dir": Path("tls")}]
-)
-def test_consistent_options_are_accepted(options: Any) -> None:
-    assert TlsOptions(**UNSET | options).policy.names == options.get("tls_names", ())
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         (WITH_SECRET | {"tls_dir": Path("tls")}, "not both"),
