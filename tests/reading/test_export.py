@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from msgspec.structs import replace
 
-from tests.support import paths
-from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
+from tests.support.builders import Object, catalog, pinned_vm_pod, request, virt_launcher
 from tests.support.random_clusters import placement_cases
-from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import TOOL_KINDS, kinds
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
-from webhook.reading.export import OWN_PREFIXES
 from webhook.reading.export import reduced as reduced_raw
 
 KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *TOOL_KINDS)}
@@ -65,19 +61,6 @@ def test_a_decision_on_a_snapshot_is_the_decision_on_the_cluster(case: Object) -
     assert SECRET not in json.dumps([reduced(pod), *kept])
 
 
-@pytest.mark.parametrize("review", sorted(paths.REVIEWS.glob("*.json")), ids=lambda review: review.stem)
-def test_a_recorded_pod_has_no_environment_image_or_foreign_annotation_in_a_snapshot(review: Any) -> None:
-    pod = json.loads(review.read_bytes())["request"]["object"]
-    kept = reduced(pod)
-    names = {name for container in kept["spec"]["containers"] for name in container}
-    assert names <= {"name", "resources", "ports", "restartPolicy"}
-    annotations = kept["metadata"].get("annotations", {})
-    assert all(key.startswith((*OWN_PREFIXES, "kubevirt.io/")) for key in annotations)
-    facts, kept_facts = objects.read_pod(pod), objects.read_pod(kept)
-    assert facts
-    assert kept_facts == replace(facts, true_annotations=facts.true_annotations & annotations.keys())
-
-
 def test_the_annotations_of_the_webhook_and_of_the_opt_in_are_kept() -> None:
     pod = virt_launcher(annotations={"example.com/co-schedule": "true", "kubevirt-scheduler/co-schedule-claim": "a"})
     pod["metadata"]["annotations"] |= {"example.com/other": "x", "kubevirt.io/domain": "vm1"}
@@ -99,10 +82,3 @@ def test_a_malformed_object_is_reduced_without_an_error(field: str, value: Any) 
         reduced(virt_launcher() | {field: value}, kind=kind)
         reduced({"metadata": {"annotations": value}, "spec": {"containers": value, "volumes": value}}, kind=kind)
         reduced({"status": {"conditions": value, "containerStatuses": value}}, kind=kind)
-
-
-def test_the_pod_of_an_encrypted_volume_keeps_its_node_and_loses_its_passphrase() -> None:
-    pod = with_secrets(share_manager_pod(node="node-a"))
-    assert SECRET in json.dumps(pod)
-    assert SECRET not in json.dumps(reduced(pod))
-    assert reduced(pod)["spec"]["nodeName"] == "node-a"

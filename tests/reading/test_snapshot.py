@@ -64,11 +64,6 @@ def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> Non
     assert manager.owner == "node-b"
 
 
-def test_a_finished_pod_is_accepted_but_adds_no_load(tmp_path: Path) -> None:
-    store = load([write_file(tmp_path, pod("done", node="node-a", phase="Succeeded", requests={"cpu": "1"}))])
-    assert store.requested("node-a", ("", "")) == {}
-
-
 def test_other_kinds_are_ignored(tmp_path: Path) -> None:
     unsupported = [
         {"apiVersion": "v1", "kind": "ConfigMap"},
