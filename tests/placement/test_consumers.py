@@ -28,7 +28,7 @@ from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.volume_consumers import avoided_nodes, consumers_of, ranked_nodes
+from webhook.placement.volume_consumers import consumers_of, ranked_nodes
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}
@@ -106,18 +106,6 @@ def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object
 def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> None:
     consumers = consumers_of("vol-disk1", catalog(*CLAIM_AND_PV, *vms), settings())
     assert ranked_nodes(consumers, frozenset())[0] == winner
-
-
-@pytest.mark.parametrize(
-    ("fields", "avoided"),
-    [
-        pytest.param({}, set(), id="no affinity avoids nothing"),
-        pytest.param(avoiding_nodes("a"), {"a"}, id="Longhorn's term after a stale lease"),
-        pytest.param(avoiding_nodes("a", operator="In"), set(), id="In avoids nothing"),
-    ],
-)
-def test_avoided_nodes_come_from_not_in_preferences(fields: Object, avoided: set[str]) -> None:
-    assert avoided_nodes(share_manager_pod(**fields)) == avoided
 
 
 def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:

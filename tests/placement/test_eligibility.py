@@ -147,50 +147,23 @@ def test_only_the_configured_annotations_opt_in(key: str) -> None:
     assert reason_of(vm_pod, opt_in_annotations=(key,)) is None
 
 
-@pytest.mark.parametrize(
-    ("annotations", "default", "mode", "unknown"),
-    [
-        pytest.param({}, Mode.REQUIRED, Mode.REQUIRED, None, id="the default is required"),
-        pytest.param(
-            {MODE_ANNOTATION: "required"}, Mode.PREFERRED, Mode.REQUIRED, None, id="the VM overrides preferred"
-        ),
-        pytest.param(
-            {MODE_ANNOTATION: ["required"]}, Mode.REQUIRED, Mode.REQUIRED, "['required']", id="a list is unknown"
-        ),
-    ],
-)
-def test_the_mode_annotation_overrides_the_default(
-    annotations: Object, default: Mode, mode: Mode, unknown: str | None
-) -> None:
-    assert mode_of(annotations, settings(affinity_mode=default)) == (mode, unknown)
-
-
 SHARE_MANAGER = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}
 
 
-@pytest.mark.parametrize(
-    ("labels", "namespace", "expected"),
-    [
-        pytest.param(SHARE_MANAGER, "longhorn-system", True, id="both labels in the Longhorn namespace are accepted"),
-        pytest.param(SHARE_MANAGER, "default", False, id="another namespace is rejected"),
-        pytest.param(
-            SHARE_MANAGER | {"longhorn.io/component": "backing-image"},
-            "longhorn-system",
-            False,
-            id="another component is rejected",
-        ),
-        pytest.param(
-            SHARE_MANAGER | {"longhorn.io/share-manager": ""},
-            "longhorn-system",
-            False,
-            id="an empty volume label is rejected",
-        ),
-    ],
-)
-def test_a_share_manager_pod_is_recognized_by_labels_and_namespace(
-    labels: Object, namespace: str, expected: Any
-) -> None:
-    assert is_share_manager_pod(pod(labels=labels), namespace, settings()) is expected
+def test_a_share_manager_pod_is_recognized_by_labels_and_namespace() -> None:
+    for changed, namespace, expected in (
+        ({}, "longhorn-system", True),
+        ({}, "default", False),
+        ({"longhorn.io/component": "backing-image"}, "longhorn-system", False),
+        ({"longhorn.io/share-manager": ""}, "longhorn-system", False),
+    ):
+        assert is_share_manager_pod(pod(labels=SHARE_MANAGER | changed), namespace, settings()) is expected
+
+
+def test_the_mode_annotation_overrides_the_default() -> None:
+    assert mode_of({}, settings()) == (Mode.REQUIRED, None)
+    assert mode_of({MODE_ANNOTATION: "required"}, settings(affinity_mode=Mode.PREFERRED)) == (Mode.REQUIRED, None)
+    assert mode_of({MODE_ANNOTATION: ["required"]}, settings()) == (Mode.REQUIRED, "['required']")
 
 
 @pytest.mark.parametrize("user", [KUBEVIRT, "alice", LONGHORN.replace("longhorn-system", "alice")])

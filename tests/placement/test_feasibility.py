@@ -193,14 +193,6 @@ def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Ob
         {"affinity": pod_anti_affinity(pod_term({"app": "web"}, namespaceSelector=None))},
         {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": ANY_NAMESPACE_TERM}]}}},
     ],
-    ids=[
-        "a ScheduleAnyway spread",
-        "null fields",
-        "no resource claims",
-        "no host port",
-        "a null namespaceSelector",
-        "preferred anti-affinity",
-    ],
 )
 def test_a_constraint_that_cannot_leave_the_pod_pending_passes(spec: Object) -> None:
     assert reason(virt_launcher(**spec), node()) is Reason.CO_SCHEDULED

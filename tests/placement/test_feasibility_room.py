@@ -62,13 +62,6 @@ def test_the_requests_of_a_vm_must_fit_an_empty_node(
     assert detail is None or detail in decision.message
 
 
-def test_a_device_that_no_node_reports_may_belong_to_a_device_class() -> None:
-    vm = launcher_requesting(**{KVM: "1"})
-    for nodes in [node(allocatable={"cpu": "1"})], [node(allocatable={"cpu": "1"}), node("node-b", allocatable=None)]:
-        assert decision_for(vm, *SHARED_DISK, *nodes).reason is Reason.UNJUDGED
-    assert decision_for(vm, *SHARED_DISK, node(allocatable=None)).reason is Reason.CO_SCHEDULED
-
-
 ONE_CPU = {"requests": {"cpu": "1"}}
 
 

@@ -19,9 +19,8 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.objects.fields import Malformed
-from webhook.placement.patch import MAX_ANNOTATIONS_SIZE, patch_for
-from webhook.placement.reasons import Decision, Mode, Outcome, Reason
-from webhook.placement.settings import Settings
+from webhook.placement.patch import MAX_ANNOTATIONS_SIZE
+from webhook.placement.reasons import Outcome, Reason
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
@@ -96,16 +95,6 @@ def test_annotations_never_exceed_the_api_servers_limit(spare: int, annotated: b
         {"user": value} | added if annotated else {"user": value, OPT_IN: "true"}
     )
     assert result["spec"]["affinity"] == pinned_fields("node-a")["affinity"]
-
-
-def decision(outcome: Outcome, node: str | None = "node-a", *, recorded: bool = True) -> Decision:
-    return Decision(outcome, Reason.CO_SCHEDULED, "why", Mode.REQUIRED, node, recorded=recorded)
-
-
-@pytest.mark.parametrize("annotations", [{"metadata": {}}, {"metadata": {"annotations": None}}], ids=["absent", "null"])
-def test_missing_annotations_are_added(annotations: Object) -> None:
-    operations = patch_for(decision(Outcome.UNCHANGED, None), pod() | annotations, Settings())
-    assert operations == [add("/metadata/annotations", {DECISION: "CoScheduled: why"})]
 
 
 @pytest.mark.parametrize("affinity", ["hunter2", {"nodeAffinity": {PREFERRED: {"hunter2": 1}}}])

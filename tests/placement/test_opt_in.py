@@ -10,7 +10,6 @@ from tests.support.builders import (
     Object,
     claim,
     decision_for,
-    hotplug_pod,
     labeled_namespace,
     node,
     request,
@@ -21,8 +20,8 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
-from webhook.fleet.states import State, assess
+from tests.support.fleet import inventory, vm, vm_pod, without_manifests
+from webhook.fleet.states import assess
 from webhook.placement.injector import decide
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
@@ -129,26 +128,12 @@ def test_the_opt_in_is_unknown_if_the_webhook_fails() -> None:
         assert unchanged(reason, Mode.REQUIRED, "a sentence").opted_in_by is by
 
 
-def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
-    for other in (share_manager_pod(), hotplug_pod(virt_launcher("one"))):
-        decision = decision_for(other, *cluster(IN, IN), **BY_NAMESPACE)
-        assert decision.opted_in_by is OptedInBy.NOTHING
-
-
 def test_a_share_manager_follows_a_vm_opted_in_by_its_namespace() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     stored = [claim(), volume(), node(), running]
     follows = decision_for(share_manager_pod(), labeled_namespace(), *stored, **BY_NAMESPACE)
     assert (follows.outcome, follows.node) == (Outcome.PREFERRED, "node-a")
     assert decision_for(share_manager_pod(), labeled_namespace(), *stored).reason is Reason.NO_CONSUMER
-
-
-def test_a_vm_that_is_older_than_the_label_of_its_namespace_was_not_reviewed() -> None:
-    objects = [*cluster(IN), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
-    found = status(*objects, **BY_NAMESPACE)
-    assert (found.state, found.reason, found.opted_in_by) == (State.APART, Reason.NOT_REVIEWED, OptedInBy.NAMESPACE)
-    assert found.start
-    assert found.start.stopped_by is None
 
 
 # --- the action observe ---
@@ -158,9 +143,3 @@ def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     decision = decision_for(share_manager_pod(), claim(), volume(), node(), running, **OBSERVE)
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
-
-
-def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
-    objects = [*cluster(), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
-    found = status(*objects, **OBSERVE)
-    assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)

@@ -16,30 +16,22 @@ def requirement(key: str, operator: str, *values: str) -> Object:
 
 REQUIREMENTS = [
     (requirement("disk", "In", "ssd"), True),
-    (requirement("disk", "In", "hdd", "ssd"), True),
     (requirement("disk", "In", "hdd"), False),
     (requirement("disk", "In", *"abcdefgh", "ssd"), True),
-    (requirement("absent", "In", "ssd"), False),
     (requirement("absent", "In", ""), False),
     (requirement("empty", "In", ""), True),
     (requirement("disk", "NotIn", "ssd"), False),
     (requirement("disk", "NotIn", "hdd"), True),
     (requirement("absent", "NotIn", "ssd"), True),
     (requirement("disk", "Exists"), True),
-    (requirement("empty", "Exists"), True),
     (requirement("absent", "Exists"), False),
     (requirement("disk", "DoesNotExist"), False),
     (requirement("absent", "DoesNotExist"), True),
     ({"key": "disk", "operator": "Exists", "values": None}, True),
-    ({"key": "absent", "operator": "DoesNotExist"}, True),
-    (requirement("rank", "Gt", "4"), True),
     (requirement("rank", "Gt", "5"), False),
     (requirement("rank", "Lt", "6"), True),
     (requirement("rank", "Lt", "5"), False),
-    (requirement("rank", "Gt", "04"), True),
     (requirement("absent", "Gt", "1"), False),
-    (requirement("absent", "Lt", "1"), False),
-    (requirement("disk", "Gt", "1"), False),
     (requirement("empty", "Lt", "1"), False),
     (requirement("rank", "Gt", "four"), False),
     (requirement("rank", "Gt", "4.0"), False),
@@ -50,15 +42,7 @@ REQUIREMENTS = [
 ]
 
 
-def requirement_id(value: Any) -> str | None:
-    return " ".join([value["key"], str(value["operator"]), *(value.get("values") or [])]) if "key" in value else None
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    REQUIREMENTS,
-    ids=lambda value: requirement_id(value) if value not in (True, False) else "",
-)
+@pytest.mark.parametrize(("expression", "expected"), REQUIREMENTS, ids=repr)
 def test_a_requirement_matches_labels(expression: Object, expected: bool) -> None:
     assert labels_match({"matchExpressions": [expression]}, LABELS) is expected
     assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected

@@ -17,27 +17,9 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Reason
+from webhook.placement.reasons import ClaimFinding, Reason
 
-# These sentences contain names and amounts, so functions build them.
-WORDED_BY_FUNCTIONS = {
-    Reason.SHARED_CLAIM_ONLY,
-    Reason.CO_SCHEDULED,
-    Reason.COLD_START,
-    *CLAIM_REASONS,
-    *GUARD_REASONS,
-    Reason.SHARE_MANAGER_MOVED,
-    Reason.PENDING_TOO_LONG,
-    Reason.NOT_SCHEDULED,
-    Reason.NO_CONSUMER,
-    Reason.NODE_AVOIDED,
-    Reason.INTERNAL_ERROR,
-}
 A, B, C = (ClaimFinding(name.lower(), node=node) for name, node in (("A", "node-a"), ("B", "node-b"), ("C", "node-b")))
-
-
-def test_every_reason_has_a_sentence_or_a_function() -> None:
-    assert set(Reason) - set(wording.SENTENCES) == WORDED_BY_FUNCTIONS
 
 
 def test_every_reason_is_one_camel_case_word() -> None:
@@ -49,25 +31,11 @@ def test_every_reason_comes_with_advice() -> None:
     assert set(wording.ADVICE) == set(Reason)
 
 
-@pytest.mark.parametrize("sentence", wording.SENTENCES.values())
-def test_a_sentence_continues_after_the_reason(sentence: str) -> None:
-    assert sentence
-    assert not sentence.endswith(".")
-    assert sentence[0].islower()
-
-
 @pytest.mark.parametrize("advice", wording.ADVICE.values())
 def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
     assert advice.endswith(".")
     assert advice[0].isupper()
     assert len(advice) <= wording.MAX_WARNING_LENGTH
-
-
-@pytest.mark.parametrize(("length", "kept_length"), [(119, 119), (120, 120), (121, 120), (1000, 120)])
-def test_a_warning_is_cut_to_120_characters(length: int, kept_length: int) -> None:
-    cut = wording.truncated("x" * length)
-    assert len(cut) == kept_length
-    assert cut.endswith("...") is (length > 120)
 
 
 UNKNOWN_MODE = {"annotations": {"kubevirt-scheduler/co-schedule-mode": "strict"}}
