@@ -251,7 +251,6 @@ def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None
     "injected",
     [
         "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)",
-        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title = 1\">')",
         "const a = document.createElement('a'); a.href = 'javascript:document.title = 1'; a.click()",
         "const s = document.createElement('style'); s.textContent = 'body {color: red}'; document.body.append(s)",
         "const s = document.createElement('script'); s.src = 'http://127.0.0.1:9/'; document.body.append(s)",

@@ -18,6 +18,7 @@ from webhook.fleet.run import (
     begun,
     next_move,
     ordered,
+    replanned,
     stopped,
     updated,
     withdrawals,
@@ -131,6 +132,15 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
     assert next_move(once, View(0.0), Limits(most=1)) is None
     assert once.finished(Limits(most=1))
     assert not once.finished(Limits())
+
+
+def test_a_new_plan_gives_a_skipped_vm_another_turn_unless_it_had_a_migration() -> None:
+    one, two = (replace(relocation(name), stage=Stage.SKIPPED) for name in ("vm1", "vm2"))
+    plan = [relocation(name) for name in ("vm1", "vm2", "vm3")]
+    run = replanned(run_of(one, replace(two, migration="m2")), plan)
+    assert [(each.move.name, each.stage) for each in run.relocations] == [
+        ("vm2", Stage.SKIPPED), ("vm1", Stage.WAITING), ("vm3", Stage.WAITING)
+    ]  # fmt: skip
 
 
 # --- the outcome of a migration ---

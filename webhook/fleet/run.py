@@ -228,9 +228,9 @@ def updated(run: Run, changed: Relocation) -> Run:
 
 
 def replanned(run: Run, plan: Iterable[Relocation]) -> Run:
-    """Return the run with a new plan. A VM that was skipped gets another turn, and one that was moved does not."""
-    moved = {each.move.key for each in run.relocations if each.stage is Stage.MOVED}
-    planned = {each.move.key: each for each in plan if each.move.key not in moved}
+    """Return the run with a new plan. A VM that was skipped gets another turn, unless the run created its migration."""
+    begun = {each.move.key for each in run.relocations if each.migration}
+    planned = {each.move.key: each for each in plan if each.move.key not in begun}
     kept = (each for each in run.relocations if each.move.key not in planned)
     return replace(run, relocations=(*kept, *planned.values()))
 

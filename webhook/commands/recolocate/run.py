@@ -156,8 +156,8 @@ class MigrationRun:
     def _is_over(self) -> bool:
         """Return whether nothing is left to do. After a plan that has moved a VM, others may fit: it plans again."""
         run, limits = self._run, self._limits
-        may_plan = not (run.stopped or self._presses.count or run.begun == limits.most)
-        return run.finished(limits) and not (may_plan and run.moved > self._moved_at_plan)
+        may_plan = run.moved > self._moved_at_plan and not run.stopped and run.begun != limits.most
+        return run.finished(limits) and not may_plan
 
     def _pass(self) -> None:
         view = self._look(self._in_flight())
