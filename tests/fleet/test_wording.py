@@ -112,7 +112,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("stopped, opted out", [*SERVED, vm(annotations=OPTED_OUT, opt_in=False, **DISK)],
      f"{NO_ACTION} The VM is opted out."),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
-     "Wait for the live migration to end."),
+     "Wait, and look again: another live migration of the VM is unfinished."),
     ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],
      f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}."),
     ("waiting", [*SERVED, vm(), vm_pod(node="", created=NOW)],

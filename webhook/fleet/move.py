@@ -19,7 +19,7 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import is_terminating, read_manifest
-from webhook.placement.reasons import ClaimFinding, Outcome, Reason
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -109,7 +109,7 @@ class Surroundings:
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
     """Return the migration that moves the VM to its storage, or the first hindrance."""
-    rules = chain(_of_the_vm(status), _of_the_moment(status, around), _of_the_cluster(status, catalog))
+    rules = chain(_of_the_vm(status, around), _of_the_moment(status), _of_the_cluster(status, catalog))
     if refusal := next(rules, None):
         return refusal
     machine = status.machine
@@ -127,12 +127,14 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 
 
-def _of_the_vm(status: Status) -> Iterator[Refusal]:
+def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
     vmi, manifests = status.machine.vmi, (status.machine.vmi, status.machine.manifest)
     if status.state is not State.APART:
         yield Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
     if status.opted_out:
         yield Refusal(Hindrance.OPTED_OUT, "an annotation of the VM or the label of its namespace opts it out")
+    if status.machine.migrating or status.machine.key in around.unfinished:
+        yield Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
     phase = text(vmi, "status", "phase")
     if is_terminating(vmi):
         yield Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
@@ -146,13 +148,11 @@ def _of_the_vm(status: Status) -> Iterator[Refusal]:
         yield Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
 
 
-def _of_the_moment(status: Status, around: Surroundings) -> Iterator[Refusal]:
-    machine, vmi = status.machine, status.machine.vmi
-    if machine.key in around.unfinished or machine.migrating:
-        yield Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
+def _of_the_moment(status: Status) -> Iterator[Refusal]:
+    vmi = status.machine.vmi
     if evacuated := text(vmi, "status", "evacuationNodeName"):
         yield Refusal(Hindrance.EVACUATING, f"KubeVirt evacuates the VM from {evacuated}")
-    if machine.paused:
+    if status.machine.paused:
         yield Refusal(Hindrance.PAUSED, "the VM is paused")
     for kind in _OWN_MIGRATIONS:
         found = condition(vmi, kind)
@@ -173,6 +173,13 @@ def _of_the_cluster(status: Status, catalog: Catalog) -> Iterator[Refusal]:
         yield Refusal(Hindrance.NO_GAIN, describe_gain(gained))
 
 
+def restart_helps(status: Status, refusal: Refusal) -> bool:
+    """Return whether a restart, after an opt-in if need be, brings a VM that is apart to its storage."""
+    if status.state is not State.APART or refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
+        return False
+    return status.start is not None and status.start.helps
+
+
 def can_restart(vm: JsonObject) -> bool:
     """Return whether a running VM can be restarted (`restart_command`)."""
     return run_strategy(vm) not in ("", "Halted") and condition(vm, "VolumesChange").get("status") != "True"
@@ -186,16 +193,13 @@ def gain(status: Status, catalog: Catalog, *, restarted: bool) -> int:
     start, target, follow = status.start, status.storage_node, frozenset[str]()
     if restarted:
         target, follow = (start.decision.node, start.stopped) if start else (None, follow)
+    claims = {each.claim: catalog.claim(status.machine.namespace, each.claim) for each in status.claims}
+    sizes = {name: claim.size if claim else 0 for name, claim in claims.items()}
     return sum(
-        _size(each, status, catalog) * ((each.volume in follow or each.node == target) - (each.node == status.node))
+        sizes[each.claim] * ((each.volume in follow or each.node == target) - (each.node == status.node))
         for each in status.claims
         if each.node
     )
-
-
-def _size(finding: ClaimFinding, status: Status, catalog: Catalog) -> int:
-    claim = catalog.claim(status.machine.namespace, finding.claim)
-    return claim.size if claim else 0
 
 
 def describe_gain(gained: int) -> str:
@@ -245,7 +249,9 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
             gained = gain(proposal.status, catalog, restarted=True)
             refused.append(replace(proposal, result=result, gain=gained))
     for proposal in _ranked(refused):
-        restart = _may_restart(proposal) and _takes_place(proposal.status, catalog, around, placed)
+        status, refusal = proposal.status, proposal.result
+        restart = isinstance(refusal, Refusal) and restart_helps(status, refusal) and can_restart(status.machine.vm)
+        restart = restart and proposal.gain >= 0 and _takes_place(status, catalog, around, placed)
         found.append(replace(proposal, restart=restart))
     return _ranked(found)
 
@@ -260,15 +266,6 @@ def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Propos
     classes = frozenset(claim.storage_class for claim in claims if claim)
     traffic = crossing(status, around.rates) if around.rates else None
     return Proposal(status, none, gained, classes=classes, traffic=traffic)
-
-
-def _may_restart(proposal: Proposal) -> bool:
-    status, refusal = proposal.status, proposal.result
-    if status.state is not State.APART or proposal.gain < 0 or isinstance(refusal, Move):
-        return False
-    if refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
-        return False
-    return status.start is not None and status.start.helps and can_restart(status.machine.vm)
 
 
 def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: list[Pod]) -> bool:

@@ -1,7 +1,7 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
 from webhook.fleet.gitops import managed_by
-from webhook.fleet.move import TRANSIENT, Move, Refusal
+from webhook.fleet.move import TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.placement.objects.fields import is_dns_subdomain, text
 from webhook.placement.reasons import NEVER_SERVED_REASONS, Decision, Outcome, Reason
@@ -57,13 +57,11 @@ def next_step(status: Status, move: Move | Refusal) -> str:
 def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     """Return the commands that bring a VM that is apart to its storage, in their order. Empty if no command does."""
     machine, start = status.machine, status.start
-    if status.state is not State.APART or status.opted_out or machine.migrating:
-        return ()
     if not all(map(is_dns_subdomain, machine.key)):  # from a hand-written file; a shell may take it for a command
         return ()
     if isinstance(move, Move):
         return (_recolocate_command(machine),)
-    if start is None or not start.helps or move.hindrance in TRANSIENT:
+    if start is None or not restart_helps(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
     return () if managed else (*[_opt_in_command(machine)] * bool(start.stopped_by), _restart_command(machine))
@@ -117,8 +115,6 @@ def advice(status: Status, move: Move | Refusal) -> str:
             if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
                 return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
             return ADVICE[status.reason] if status.reason in _UNSERVED else _CHECK_LONGHORN
-    if machine.migrating:
-        return "Wait for the live migration to end."
     return _advice_when_apart(status, move)
 
 
