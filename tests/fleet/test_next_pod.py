@@ -246,7 +246,6 @@ def test_the_requests_of_a_stopped_vm_are_estimated(domain: Object, cpu: str, me
 
 def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
     stopped = vm(
-        annotations={"kubevirt-scheduler/co-scheduled-node": "node-z", DECISION: "stale"},
         nodeSelector={"disk": "ssd"},
         tolerations=[{"operator": "Exists"}],
         affinity=pod_anti_affinity(pod_term({"app": "db"})),

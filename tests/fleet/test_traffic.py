@@ -70,4 +70,3 @@ def test_nothing_of_a_stopped_vm_crosses_the_network() -> None:
 
 def test_the_summary_says_how_much_traffic_crosses_the_network() -> None:
     assert describe_traffic(Traffic(1e8, 110)) == "110 operations and 100.0 MB per second cross the network"
-    assert describe_traffic(Traffic()) == "no disk traffic crosses the network"

@@ -77,22 +77,18 @@ def _with_instance_type(spec: JsonObject, instance_type: JsonObject) -> JsonObje
     # However the preference divides the virtual CPUs into sockets, cores and threads, the pod's request is the same.
     topology = {"sockets": 1, "cores": cpu.get("guest"), "threads": 1}
     cpu = {"dedicatedCpuPlacement": cpu.get("dedicatedCPUPlacement")} | cpu
+    resources, percent = mapping(domain, "resources"), memory.get("overcommitPercent")
+    if isinstance(percent, int) and percent > 0:
+        requested = amounts({"memory": memory.get("guest")})["memory"] * (100 - percent) // 100
+        resources = resources | {"requests": mapping(resources, "requests") | {"memory": str(requested)}}
     changed = {
         "cpu": mapping(domain, "cpu") | _given(cpu, "model", "dedicatedCpuPlacement") | topology,
         "memory": mapping(domain, "memory") | _given(memory, "guest", "hugepages"),
-        "resources": _overcommitted(mapping(domain, "resources"), memory),
+        "resources": resources,
         "devices": devices | _given(instance_type, "gpus", "hostDevices"),
     }
     own = {key: spec[key] for key in ("nodeSelector", "schedulerName") if spec.get(key)}
     return spec | _given(instance_type, "nodeSelector", "schedulerName") | own | {"domain": domain | changed}
-
-
-def _overcommitted(resources: JsonObject, memory: JsonObject) -> JsonObject:
-    percent = memory.get("overcommitPercent")
-    if not isinstance(percent, int) or percent <= 0:
-        return resources
-    requested = amounts({"memory": memory.get("guest")})["memory"] * (100 - percent) // 100
-    return resources | {"requests": mapping(resources, "requests") | {"memory": str(requested)}}
 
 
 def _with_preference(spec: JsonObject, preference: JsonObject) -> JsonObject:

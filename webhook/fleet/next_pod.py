@@ -16,7 +16,7 @@ from webhook.fleet.vm_pod_template import (
     rendered_spec,
     target_selector,
 )
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
+from webhook.placement.affinity import without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
@@ -122,16 +122,11 @@ def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Re
     """
     template = mapping(vm, "spec", "template")
     name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
-    annotations = {
-        key: value
-        for key, value in mapping(template, "metadata", "annotations").items()
-        if key not in (CO_SCHEDULED_NODE, DECISION)
-    }
     metadata = {
         "generateName": f"virt-launcher-{name}-",
         "namespace": namespace,
         "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER},
-        "annotations": annotations | {VMI_NAME_ANNOTATION: name},
+        "annotations": mapping(template, "metadata", "annotations") | {VMI_NAME_ANNOTATION: name},
     }
     spec = rendered_spec(mapping(template, "spec"), state_claims, rendering)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

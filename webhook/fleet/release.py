@@ -4,8 +4,6 @@ A pod's node affinity can't be changed later. So the only way to release a VM fr
 KubeVirt then starts the VM again.
 """
 
-from collections.abc import Iterable
-
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
@@ -14,9 +12,9 @@ from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_faile
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.pod import read_manifest
-from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
+from webhook.placement.reasons import GUARD_REASONS, Mode, Reason
 from webhook.placement.settings import Action, Settings
-from webhook.placement.votes import Choice, choose
+from webhook.placement.votes import choose
 
 # Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
 # period, or the cluster autoscaler.
@@ -57,18 +55,16 @@ def why_pin_fails(
     obstacle = first_failed_check(Candidate(read_manifest(pod, namespace), node, catalog), checks)
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
-    obstacle = obstacle or _moved(claims, choose(claims), node)
+    choice = choose(claims)
+    # If the node still serves a claim, only the votes have changed: another node serves more claims now.
+    still_serves = any(claim.node == node and claim.decides for claim in claims)
+    if obstacle is None and choice and choice.certain and not still_serves:
+        detail = f"no longer runs the share-manager, which is now on {choice.node}"
+        return FailedCheck(Reason.SHARE_MANAGER_MOVED, detail)
     if obstacle or seconds <= PENDING_LIMIT:
         return obstacle
     detail = f"did not receive the pod from the scheduler within {PENDING_LIMIT // 60} minutes"
     return FailedCheck(Reason.PENDING_TOO_LONG, detail)
-
-
-def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:
-    # If the node still serves a claim, only the votes have changed: another node serves more claims now.
-    if choice is None or not choice.certain or any(claim.node == node and claim.decides for claim in claims):
-        return None
-    return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
 
 
 def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:

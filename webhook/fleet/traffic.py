@@ -1,6 +1,6 @@
 """The I/O of VMs that crosses the network: the rates of their disks, as far as another node serves them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -51,13 +51,6 @@ Rates = Mapping[Key, Mapping[str, Traffic]]
 def read_rates(samples: Iterable[JsonObject]) -> dict[Key, dict[str, Traffic]]:
     """Return the rates of the samples of an instant query. Ignores samples that are not of this query."""
     found: dict[Key, dict[str, Traffic]] = {}
-    for key, drive, rate in _rates(samples):
-        drives = found.setdefault(key, {})
-        drives[drive] = drives.get(drive, Traffic()) + rate
-    return found
-
-
-def _rates(samples: Iterable[JsonObject]) -> Iterator[tuple[Key, str, Traffic]]:
     for sample in samples:
         labels, value = mapping(sample, "metric"), sample.get("value")
         try:
@@ -66,8 +59,10 @@ def _rates(samples: Iterable[JsonObject]) -> Iterator[tuple[Key, str, Traffic]]:
             continue
         field = next((field for field, metrics in _METRICS.items() if labels.get("metric") in metrics), "")
         if field and isfinite(number):
-            key = text(labels, "namespace"), text(labels, "name")
-            yield key, text(labels, "drive"), Traffic(**{field: number})
+            drives = found.setdefault((text(labels, "namespace"), text(labels, "name")), {})
+            drive = text(labels, "drive")
+            drives[drive] = drives.get(drive, Traffic()) + Traffic(**{field: number})
+    return found
 
 
 def crossing(status: Status, rates: Rates) -> Traffic:
@@ -88,6 +83,4 @@ def crossing(status: Status, rates: Rates) -> Traffic:
 
 def describe_traffic(total: Traffic) -> str:
     """Return a clause about the traffic that crosses the network."""
-    if total == Traffic():
-        return "no disk traffic crosses the network"
     return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network"
