@@ -190,10 +190,11 @@ def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(
     seen, why, stops = WITHDRAWN[case]
     (found,) = withdrawals(seen)
     assert found[0] == seen.migrations[0]
-    run = withdrawn(migrating(run_of(relocation(), relocation("vm2"))), *found)
+    running = migrating(run_of(relocation(), relocation("vm2")))
+    run = withdrawn(running, *found)
     assert [(each.stage, each.detail) for each in run.relocations] == [(Stage.SKIPPED, why), (Stage.WAITING, "")]
     assert run.stopped == stops
-    assert withdrawn(run, replace(found[0], name="of an earlier run"), why) == run
+    assert withdrawn(running, replace(found[0], name="of an earlier run"), why) == running
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def if_started(start: Start) -> str:
             result = f"prefers {decision.node}{why}"
         case Future.FOLLOWS:
             result = "follows (cold start)"
-        case Future.ANYWHERE:
+        case _:
             return "anywhere" if decision.reason is Reason.COLD_START else f"anywhere ({decision.reason})"
     return f"anywhere; {' and '.join(conditions)}: {result}" if conditions else result
 
