@@ -442,7 +442,7 @@ def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     assert driver.dropped == {"tls": 5, "reset": 20}
     assert 'kubevirt_scheduler_connections_dropped_total{cause="tls"} 5.0\n' in metrics.exposition().decode()
     assert driver.loop._table.bytes == 0
-    assert len(driver.loop._selector.get_map()) == 2
+    assert len(driver.loop._registered) == 2
 
 
 def test_without_a_certificate_a_connection_is_closed_and_counted(driver):

@@ -4,7 +4,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from selectors import EVENT_READ, EVENT_WRITE
+from select import EPOLLIN, EPOLLOUT
 
 READ_SIZE = 64 * 1024  # bytes of a peer per turn, because other connections wait: to parse tiny chunks of it takes 4 ms
 # A value for SO_LINGER: close() sends RST, and the kernel drops the data that the peer has not read.
@@ -23,7 +23,7 @@ class ConnectionLost(Exception):
 
 
 class Channel:
-    """One accepted connection without TLS. `wanted_events` are the selector events to wait for before the next call.
+    """One accepted connection without TLS. `wanted_events` are the events of epoll to wait for before the next call.
 
     Once `is_outdated` returns True, the peer should reconnect, because the server might not accept it any more.
     Methods that read or write raise ConnectionLost.
@@ -33,7 +33,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, is_outdated: Callable[[], bool] = lambda: False) -> None:
         self.sock, self.is_outdated = sock, is_outdated
-        self.wanted_events = EVENT_READ
+        self.wanted_events = EPOLLIN
         self._unsent: bytes | memoryview = b""
 
     @property
@@ -88,10 +88,10 @@ class Channel:
             try:
                 sent = self.sock.send(self._unsent)
             except BlockingIOError:
-                self.wanted_events = EVENT_WRITE
+                self.wanted_events = EPOLLOUT
                 return False
             except OSError:
                 raise ConnectionLost("reset") from None
             self._unsent = self._unsent[sent:]
-        self.wanted_events = EVENT_READ
+        self.wanted_events = EPOLLIN
         return True

@@ -66,9 +66,10 @@ class Connection:
         self.phase = Phase.HANDSHAKE if channel.starts_with_handshake else Phase.IDLE
         self.phase_started = now
         self.parser = RequestParser(handler.body_limit)
-        # The loop's bookkeeping: the events in the selector, the bytes in the peer's account, the last turn.
+        # The loop's bookkeeping: the events that epoll waits for, the bytes in the peer's account, the last turn, and
+        # the phase in the table, which has changed if `has_moved`.
         self.registered_events = self.counted_bytes = 0
-        self.served = now
+        self.served, self.listed_phase, self.has_moved = now, self.phase, False
         self._handler = handler
         self._keep_alive = True
 
@@ -164,4 +165,4 @@ class Connection:
         self.phase = Phase.CLOSED
 
     def _enter_phase(self, phase: Phase, now: float) -> None:
-        self.phase, self.phase_started = phase, now
+        self.phase, self.phase_started, self.has_moved = phase, now, True

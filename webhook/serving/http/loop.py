@@ -6,7 +6,7 @@ requests itself, so nothing on the way of a request may wait.
 
 import errno
 import logging
-import selectors
+import select
 import socket
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ from functools import partial
 
 from webhook.serving.http.channel import Channel, ConnectionLost
 from webhook.serving.http.connection import Connection, Phase, RequestHandler
-from webhook.serving.http.peer_accounts import Connections, FairQueue
+from webhook.serving.http.peer_accounts import Connections
 
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
@@ -62,16 +62,19 @@ class Loop:
         self._table = Connections()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
         self._is_behind = False  # whether the last turn left connections waiting
+        self._next_limit = 0.0  # when to look for connections that have reached their limit
         # Times of the clock: when the last turn began, a connection last made progress, and the shutdown began.
         self._turn = self._last_activity = self._drain_started = clock()
         self._longest_turn, self._drain_is_forced = 0.0, False
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
         self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
         self._wake_w.setblocking(False)
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
+        self._registered: dict[int, Connection | Callable[[], object]] = {}  # by file descriptor
         for sock, callback in ((listener, self._accept), (self._wake_r, partial(self._wake_r.recv, 4096))):
             sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, callback)
+            self._epoll.register(sock, select.EPOLLIN)
+            self._registered[sock.fileno()] = callback
 
     def connections(self) -> int:
         """Return the number of open connections."""
@@ -106,7 +109,7 @@ class Loop:
         """Serve until drained, then close all connections."""
         while not self._is_drained():
             self.run_once()
-        self._selector.unregister(self._listener)
+        self._epoll.unregister(self._listener)  # the master has the same socket open, so a close alone doesn't do it
         self._listener.close()
         self.run_once()  # serve the requests that have just arrived
         for connection in list(self._table.in_phases(Phase.READING)):
@@ -118,54 +121,56 @@ class Loop:
         for connection in list(self._table.in_phases(*Phase)):
             connection.channel.half_close()
             self._remove(connection, connection.channel.close)
-        for resource in (self._selector, self._wake_w, self._wake_r):
+        for resource in (self._epoll, self._wake_w, self._wake_r):
             resource.close()
 
     def run_once(self) -> None:
         """Run one turn."""
-        limit = self._table.next_limit(default=self._turn + POLL_TIMEOUT)
-        ready = [key.data for key, _ in self._selector.select(self._poll_timeout(limit))]
+        events = self._epoll.poll(self._poll_timeout())
         self._turn = now = self._clock()
         self._on_turn()
-        self._serve([each for each in ready if isinstance(each, Connection)])
-        for callback in ready:
-            if not isinstance(callback, Connection):
-                callback()
-        for connection in self._table.expired(now, MAX_PER_TURN) if now >= limit else ():
-            self._perform(connection, connection.time_out)
-        self._longest_turn = max(self._longest_turn, self._clock() - now)
-
-    def _serve(self, selected: list[Connection]) -> None:
         if not self._is_behind:
             self._table.forget_times()
-        waiting, self._continuing, self._is_behind = self._continuing | dict.fromkeys(selected), {}, False
-        for handshake in False, True:
-            if connections := [each for each in waiting if (each.phase is Phase.HANDSHAKE) is handshake]:
-                self._advance(FairQueue(self._table, connections))
+        waiting, self._continuing, self._is_behind = self._continuing, {}, False
+        callbacks = []
+        for descriptor, _ in events:
+            found = self._registered[descriptor]
+            if isinstance(found, Connection):
+                waiting[found] = None
+            else:
+                callbacks.append(found)
+        requests, handshakes = list[Connection](), list[Connection]()
+        for each in waiting:
+            (handshakes if each.phase is Phase.HANDSHAKE else requests).append(each)
+        self._advance(requests)
+        self._advance(handshakes)
+        for callback in callbacks:
+            callback()
+        if now >= self._next_limit:
+            for connection in self._table.expired(now, MAX_PER_TURN):
+                self._perform(connection, connection.time_out)
+            # No phase that begins until then is shorter than POLL_TIMEOUT.
+            self._next_limit = self._table.next_limit(default=now + POLL_TIMEOUT)
+        self._longest_turn = max(self._longest_turn, self._clock() - now)
 
-    def _advance(self, queue: FairQueue) -> None:
-        """Advance connections within the budget. The selector reports the others again, or they are continued."""
-        begin = self._clock()
-        deadline = begin + TURN_BUDGET
-        while queue and begin <= deadline:
-            connection = queue.first()
+    def _advance(self, connections: list[Connection]) -> None:
+        """Advance connections within the budget. epoll reports the others again, or they are continued."""
+        left = dict.fromkeys(connections)
+        for connection in self._table.in_turn(connections, TURN_BUDGET, self._clock):
+            del left[connection]
             connection.served = self._turn
             self._perform(connection, connection.advance)
-            end = self._clock()
-            queue.charge(end - begin)
-            begin = end
-        if queue:
+        if left:
             self._is_behind = True
-            self._continuing |= dict.fromkeys(each for each in queue.waiting() if each.can_continue)
+            self._continuing |= dict.fromkeys(each for each in left if each.can_continue)
 
-    def _poll_timeout(self, limit: float) -> float:
+    def _poll_timeout(self) -> float:
         if self._continuing:
             return 0.0
-        return max(0.0, min(limit - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
+        return max(0.0, min(self._next_limit - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
     def _perform(self, connection: Connection, action: Callable[[float], None]) -> None:
-        """Run one method of a connection, then update the bookkeeping and the selector."""
-        before = connection.phase, connection.phase_started
+        """Run one method of a connection, then update the bookkeeping and epoll."""
         try:
             action(self._turn)
         except ConnectionLost as error:
@@ -181,24 +186,25 @@ class Loop:
             return self._drop(connection, "error")
         if connection.phase is Phase.CLOSED:
             return self._remove(connection, connection.channel.close)
-        if (connection.phase, connection.phase_started) != before:
-            self._table.move(connection, before[0])
+        if connection.has_moved:
+            self._table.move(connection)
             self._last_activity = self._turn
         if connection.can_continue:
             self._continuing[connection] = None
-        self._table.count_bytes(connection, connection.bytes_in_memory)
-        self._set_events(connection, connection.channel.wanted_events)
-        if self._table.bytes > MAX_BUFFERED and (largest := self._table.largest_request()):
-            self._perform(largest, partial(largest.ask_to_retry, "too many requests are buffered", 1))
+        if connection.channel.wanted_events != connection.registered_events:
+            self._wait_for_events(connection)
+        if (number := connection.bytes_in_memory) != connection.counted_bytes:
+            self._table.count_bytes(connection, number)
+            if self._table.bytes > MAX_BUFFERED and (largest := self._table.largest_request()):
+                self._perform(largest, partial(largest.ask_to_retry, "too many requests are buffered", 1))
         return None
 
-    def _set_events(self, connection: Connection, events: int) -> None:
-        if events != connection.registered_events:
-            if connection.registered_events:
-                self._selector.unregister(connection.channel.sock)
-            if events:
-                self._selector.register(connection.channel.sock, events, connection)
-            connection.registered_events = events
+    def _wait_for_events(self, connection: Connection) -> None:
+        descriptor = connection.channel.sock.fileno()
+        change = self._epoll.modify if connection.registered_events else self._epoll.register
+        connection.registered_events = connection.channel.wanted_events
+        change(descriptor, connection.registered_events)
+        self._registered[descriptor] = connection
 
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
@@ -210,9 +216,9 @@ class Loop:
     def _remove(self, connection: Connection, close: Callable[[], None]) -> None:
         self._table.remove(connection)
         self._continuing.pop(connection, None)
-        self._set_events(connection, 0)
+        self._registered.pop(connection.channel.sock.fileno(), None)
         connection.phase = Phase.CLOSED
-        close()
+        close()  # also for epoll
 
     def _accept(self) -> None:
         for index in range(MAX_PER_TURN):
@@ -241,7 +247,7 @@ class Loop:
             self._evict(Phase.HANDSHAKE)
         connection = Connection(channel, self._table.peer(address), self._handler, self._turn)
         self._table.add(connection)
-        self._set_events(connection, channel.wanted_events)
+        self._wait_for_events(connection)
         self._last_activity = self._turn  # while draining, a new connection gets time to send its request
 
     def _evict(self, *phases: Phase) -> None:

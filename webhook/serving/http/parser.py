@@ -54,8 +54,7 @@ class _Message:
         self.started = self.complete = False
         self.target, self.body = b"", bytearray()
         self.head: Head | None = None
-        self.number = 0  # of the fields, also of the trailers
-        self.fields: dict[bytes, bytes] = {}
+        self.fields: list[tuple[bytes, bytes]] = []
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -66,32 +65,29 @@ class _Message:
         self.target += data
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        self.number += 1
-        if self.number > FIELDS_LIMIT:
+        self.fields.append((name.lower(), value.strip(b" \t")))
+        if self.head and (name.lower() in NOT_IN_TRAILERS or len(self.fields) > FIELDS_LIMIT):
             raise Rejected
-        if self.head:
-            if name in NOT_IN_TRAILERS:
-                raise Rejected
-        elif name not in self.fields:
-            self.fields[name] = value.strip(b" \t")
-        elif name in AT_MOST_ONCE:
-            raise Rejected
-        elif name == b"connection":
-            self.fields[name] += b"," + value
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
-        fields, llhttp = self.fields, self.llhttp
+        fields, llhttp = dict(self.fields), self.llhttp
         self._check_head(fields, llhttp.get_http_version())
-        # The option `close` wins over `keep-alive` (RFC 9112, 9.6).
-        asks_to_close = b"close" in map(bytes.strip, fields.get(b"connection", b"").lower().split(b","))
+        # The option `close` wins over `keep-alive` (RFC 9112, 9.6). Several fields count as one list (RFC 9110, 5.3).
+        options = [value for name, value in self.fields if name == b"connection"]
+        asks_to_close = b"close" in map(bytes.strip, b",".join(options).lower().split(b","))
         keep_alive = llhttp.should_keep_alive() and not llhttp.should_upgrade() and not asks_to_close
         content_type = fields.get(b"content-type", b"")
         self.head = Head(llhttp.get_method().decode(), self.target.decode(), content_type, keep_alive)
         self.check_size(int(fields.get(b"content-length", 0)))
 
     def _check_head(self, fields: dict[bytes, bytes], version: str) -> None:
+        if len(self.fields) > FIELDS_LIMIT:
+            raise Rejected
+        if len(self.fields) > len(fields):
+            names = [name for name, _ in self.fields]
+            if any(names.count(name) > 1 for name in AT_MOST_ONCE):
+                raise Rejected
         coding = fields.get(b"transfer-encoding")
         if coding and coding.lower() != b"chunked":
             raise Rejected(HTTPStatus.NOT_IMPLEMENTED, UNKNOWN_CODING)

@@ -5,7 +5,7 @@ is rejected when the memory is full. An API server is one peer, so nothing here 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import chain, count, islice, takewhile
 from operator import attrgetter
@@ -46,21 +46,24 @@ class Connections:
 
     def add(self, connection: Connection) -> None:
         """Add a connection under its current phase, as the newest."""
-        self._by_phase[connection.phase][connection] = None
+        self._list(connection)
         connection.peer.connections += 1
 
-    def move(self, connection: Connection, previous: Phase) -> None:
-        """Move a connection from its previous phase to the end of its current one."""
-        del self._by_phase[previous][connection]
-        self._by_phase[connection.phase][connection] = None
+    def move(self, connection: Connection) -> None:
+        """Move a connection to the end of its current phase."""
+        del self._by_phase[connection.listed_phase][connection]
+        self._list(connection)
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection, if it is still there."""
-        for members in self._by_phase.values():
-            if connection in members:
-                del members[connection]
-                self.count_bytes(connection, 0)
-                connection.peer.connections -= 1
+        if connection in (members := self._by_phase[connection.listed_phase]):
+            del members[connection]
+            self.count_bytes(connection, 0)
+            connection.peer.connections -= 1
+
+    def _list(self, connection: Connection) -> None:
+        connection.has_moved, connection.listed_phase = False, connection.phase
+        self._by_phase[connection.phase][connection] = None
 
     def count_bytes(self, connection: Connection, number: int) -> None:
         """Record how many bytes of a connection are in memory."""
@@ -80,14 +83,35 @@ class Connections:
                 if not peer.connections:
                     del self._peers[peer.address]
 
-    def start_of(self, peer: Peer) -> float:
-        """Return the used time at which the peer's next connection starts."""
-        return max(peer.used, self._latest_start)
+    def in_turn(
+        self, connections: Iterable[Connection], budget: float, clock: Callable[[], float]
+    ) -> Iterator[Connection]:
+        """Yield connections for a budget of seconds: the next is one of the peer that has used the least time so far.
 
-    def charge(self, peer: Peer, start: float, seconds: float) -> None:
-        """Record that a connection of the peer has used so many seconds."""
-        self._latest_start, self._charged = max(self._latest_start, start), True
-        peer.used = start + seconds
+        The peer of a connection pays for the time until the next one. Of one peer, small requests come before large
+        ones, then the connection whose last turn is the longest ago. This is start-time fair queuing (Goyal, Vin,
+        Cheng: ACM SIGCOMM 1996), the principle of Kubernetes' API Priority and Fairness.
+        """
+        waiting: dict[Peer, deque[Connection]] = {}
+        for connection in sorted(connections, key=_urgency):
+            waiting.setdefault(connection.peer, deque()).append(connection)
+        # For each peer: the used time at which its next connection starts, a number, and the peer. Of two peers with
+        # the same time, the one that has waited longer is next.
+        numbers = count()
+        peers = [(max(peer.used, self._latest_start), next(numbers), peer) for peer in waiting]
+        heapify(peers)
+        begin = clock()
+        deadline = begin + budget
+        while peers and begin <= deadline:
+            start, _, peer = peers[0]
+            yield waiting[peer].popleft()
+            end = clock()
+            self._latest_start, self._charged = max(self._latest_start, start), True
+            peer.used, begin = start + end - begin, end
+            if waiting[peer]:
+                heapreplace(peers, (peer.used, next(numbers), peer))
+            else:
+                heappop(peers)
 
     # --- limits ---
 
@@ -138,46 +162,3 @@ class Connections:
 
 def _urgency(connection: Connection) -> tuple[bool, float]:
     return connection.counted_bytes > SMALL_REQUEST, connection.served
-
-
-class FairQueue:
-    """The connections that wait for their turn. The first one is of the peer that has used the least time so far.
-
-    Start-time fair queuing (Goyal, Vin, Cheng: ACM SIGCOMM 1996), the principle of Kubernetes' API Priority and
-    Fairness. Of one peer, small requests come before large ones, then the connection whose last turn is the longest
-    ago.
-    """
-
-    def __init__(self, table: Connections, connections: Iterable[Connection]) -> None:
-        self._table = table
-        self._waiting: dict[Peer, deque[Connection]] = {}
-        for connection in sorted(connections, key=_urgency):
-            self._waiting.setdefault(connection.peer, deque()).append(connection)
-        # For each peer in `_waiting`: the used time at which its next connection starts, a number, and the peer.
-        # Of two peers with the same time, the one that has waited longer is next.
-        self._numbers = count()
-        self._peers = [(table.start_of(peer), next(self._numbers), peer) for peer in self._waiting]
-        heapify(self._peers)
-
-    def __bool__(self) -> bool:
-        return bool(self._peers)
-
-    def first(self) -> Connection:
-        """Return the first connection. It waits until `charge` removes it."""
-        return self._waiting[self._peers[0][2]][0]
-
-    def charge(self, seconds: float) -> None:
-        """Remove the first connection, which has used so many seconds."""
-        start, _, peer = self._peers[0]
-        self._table.charge(peer, start, seconds)
-        waiting = self._waiting[peer]
-        waiting.popleft()
-        if waiting:
-            heapreplace(self._peers, (peer.used, next(self._numbers), peer))
-        else:
-            heappop(self._peers)
-            del self._waiting[peer]
-
-    def waiting(self) -> Iterable[Connection]:
-        """Return the connections that still wait."""
-        return (connection for waiting in self._waiting.values() for connection in waiting)
