@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.loop_driver import POST, drive_loop
+from tests.serving.loop_driver import OK, POST, drive_loop
 from tests.support.log_capture import capture_logs
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
@@ -174,6 +174,21 @@ def test_bytes_after_a_request_are_not_read_and_its_response_ends_the_connection
         assert CLOSE_HEADER in response
         assert closed_by_server(sock)
     assert len(driver.requests) == 1
+
+
+@pytest.mark.parametrize("response", [OK, HUGE_RESPONSE], ids=["small", "huge"])
+def test_a_connection_whose_client_asks_for_close_ends_with_the_response(driver, response):
+    driver.response = response
+    with driver.connect_tls() as sock:
+        driver.send(sock, POST.replace(b"\r\n\r\n", CLOSE_HEADER + b"\r\n"))
+        received = b""
+        while driver.loop.connections():
+            driver.turn()
+            received += read_available(sock)
+        received += read_available(sock)
+        assert received.endswith(response.body)
+        assert sock.recv(100) == b""  # close_notify; without it, recv would raise
+    assert driver.dropped == {}
 
 
 def test_a_response_to_head_has_no_body(driver):

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from webhook.serving.http.connection import Phase
-from webhook.serving.http.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections, FairQueue
+from webhook.serving.http.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections
 
 COSTS = {"a": 12 / 1024, "b": 1 / 1024}  # seconds of one step; binary fractions, so that sums are exact
+
+
+class Waiting(SimpleNamespace):
+    """A connection that is a key of a dict."""
+
+    __hash__ = object.__hash__
 
 
 class Server:
@@ -16,24 +22,25 @@ class Server:
 
     def __init__(self) -> None:
         self.table = Connections()
-        self.queue = FairQueue(self.table, ())
+        self.waiting: list[Any] = []
+        self.now = 0.0
 
     def connections(self, address: str, number: int = 1, **rest: Any) -> list[Any]:
         fields = {"peer": self.table.peer(address), "counted_bytes": 0} | rest
-        return [SimpleNamespace(**({"served": each} | fields)) for each in range(number)]
+        return [Waiting(**({"served": each} | fields)) for each in range(number)]
 
     def fill(self, waiting: list[Any]) -> None:
-        if not self.queue:
+        if not self.waiting:
             self.table.forget_times()
-        self.queue = FairQueue(self.table, [*self.queue.waiting(), *waiting])
+        self.waiting += waiting
 
-    def advance(self, steps: int = 1000) -> str:
-        """Advance up to `steps` connections; their peers in order."""
+    def advance(self, budget: float = 1.0) -> str:
+        """Advance connections for so many seconds; their peers in order."""
         order = []
-        while self.queue and len(order) < steps:
-            address = self.queue.first().peer.address
-            order.append(address)
-            self.queue.charge(COSTS.get(address, 0.0))
+        for each in self.table.in_turn(self.waiting[:], budget, lambda: self.now):
+            self.waiting.remove(each)
+            self.now += COSTS.get(each.peer.address, 0.0)
+            order.append(each.peer.address)
         return "".join(order)
 
 
@@ -54,16 +61,16 @@ def test_peers_that_take_no_time_alternate(server: Server) -> None:
 
 def test_used_time_counts_while_a_connection_waits(server: Server) -> None:
     server.fill(server.connections("a", 3))
-    assert server.advance(1) == "a"
+    assert server.advance(COSTS["a"] / 2) == "a"
     server.fill(server.connections("b", 20))
     assert server.advance() == 12 * "b" + "a" + 8 * "b" + "a"
 
 
 def test_time_used_in_one_queue_counts_in_another(server: Server) -> None:
     """A peer that floods the server with handshakes waits with its requests, too."""
-    server.fill(server.connections("a") + server.connections("b"))
-    FairQueue(server.table, server.connections("a")).charge(1.0)
-    server.fill([])
+    for _ in server.table.in_turn(server.connections("a"), 1.0, lambda: server.now):
+        server.now += 1.0
+    server.waiting = server.connections("a") + server.connections("b")
     assert server.advance() == "ba"
 
 
@@ -76,9 +83,9 @@ def test_used_time_is_forgotten_when_no_connection_waits(server: Server) -> None
 
 def test_a_peer_has_no_claim_on_the_time_before_it_came(server: Server) -> None:
     server.fill(server.connections("b", 100))
-    server.advance(50)
+    assert server.advance(49.5 * COSTS["b"]) == 50 * "b"
     server.fill(server.connections("a", 3))
-    assert server.advance(15) == "a" + 11 * "b" + "abb"
+    assert server.advance().startswith("a" + 11 * "b" + "abb")
 
 
 def test_of_one_peer_the_small_request_that_waits_the_longest_is_next(server: Server) -> None:
@@ -87,27 +94,14 @@ def test_of_one_peer_the_small_request_that_waits_the_longest_is_next(server: Se
         *server.connections("a", counted_bytes=SMALL_REQUEST, served=2),
         *server.connections("a", served=1),
     )
-    server.fill([large, late, early])
-    found = []
-    while server.queue:
-        found.append(server.queue.first())
-        server.queue.charge(0.001)
-    assert found == [early, late, large]
+    assert list(server.table.in_turn([large, late, early], 1.0, lambda: 0.0)) == [early, late, large]
 
 
 def test_the_accounts_of_many_peers_are_not_kept(server: Server) -> None:
-    server.fill(server.connections("b"))  # one connection always waits, so the used times are not forgotten
-    for number in range(2 * MAX_PEERS):
-        server.fill([*server.connections(f"peer-{number}"), *server.connections("b", served=9)])
-        assert server.advance(2)
-        assert server.queue
+    for number in range(2 * MAX_PEERS):  # as if another connection always waited: the used times are not forgotten
+        server.waiting = server.connections(f"peer-{number}")
+        assert server.advance()
     assert len(server.table._peers) <= MAX_PEERS
-
-
-class Waiting(SimpleNamespace):
-    """A connection that is a key of a dict."""
-
-    __hash__ = object.__hash__
 
 
 def test_a_connection_in_the_given_phase_is_evicted_although_another_peer_has_more_connections() -> None:

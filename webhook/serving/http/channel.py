@@ -34,17 +34,13 @@ class Channel:
     def __init__(self, sock: socket.socket, is_outdated: Callable[[], bool] = lambda: False) -> None:
         self.sock, self.is_outdated = sock, is_outdated
         self.wanted_events = EPOLLIN
+        self.has_input = False  # whether `receive` can return more without an event of the socket
         self._unsent: bytes | memoryview = b""
 
     @property
     def buffered(self) -> int:
         """The bytes in memory that the peer has sent or has not read yet."""
         return len(self._unsent)
-
-    @property
-    def has_input(self) -> bool:
-        """Whether `receive` can return more without an event of the socket."""
-        return False
 
     def handshake(self) -> bool:
         """Return True: there is no handshake."""
@@ -73,8 +69,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket."""
-        with suppress(OSError):
-            self.sock.close()
+        self.sock.close()
 
     def reset(self) -> None:
         """Close the socket with RST and drop the bytes that the peer has not read."""

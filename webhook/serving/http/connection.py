@@ -71,7 +71,7 @@ class Connection:
         self.registered_events = self.counted_bytes = 0
         self.served, self.listed_phase, self.has_moved = now, self.phase, False
         self._handler = handler
-        self._keep_alive = True
+        self._keep_alive, self._peer_closes = True, False
 
     @property
     def can_continue(self) -> bool:
@@ -114,6 +114,7 @@ class Connection:
 
     def _respond(self, request: Request, now: float) -> None:
         response = self._handler.respond(request)
+        self._peer_closes = not request.head.keep_alive and not self.parser.failure
         self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.is_outdated()
         self._handler.count(response.status)
         head_only = request.head.method == "HEAD"
@@ -152,6 +153,8 @@ class Connection:
                 self._enter_phase(Phase.WRITING, now)
         elif self._keep_alive:
             self._enter_phase(Phase.IDLE, now)
+        elif self._peer_closes:  # it sends nothing more (RFC 9112, 9.6), so no reset overtakes the response
+            self._enter_phase(Phase.CLOSED, now)
         else:
             self.start_closing(now)
 

@@ -142,8 +142,8 @@ class Loop:
         requests, handshakes = list[Connection](), list[Connection]()
         for each in waiting:
             (handshakes if each.phase is Phase.HANDSHAKE else requests).append(each)
-        self._advance(requests)
-        self._advance(handshakes)
+        for connections in filter(None, (requests, handshakes)):
+            self._advance(connections)
         for callback in callbacks:
             callback()
         if now >= self._next_limit:
@@ -184,11 +184,11 @@ class Loop:
         except Exception:
             log.exception("connection failed")
             return self._drop(connection, "error")
-        if connection.phase is Phase.CLOSED:
-            return self._remove(connection, connection.channel.close)
         if connection.has_moved:
             self._table.move(connection)
             self._last_activity = self._turn
+        if connection.phase is Phase.CLOSED:
+            return self._remove(connection, connection.channel.close)
         if connection.can_continue:
             self._continuing[connection] = None
         if connection.channel.wanted_events != connection.registered_events:

@@ -1,7 +1,7 @@
 """An incremental HTTP/1.1 request parser: llhttp, with limits, and with checks of what llhttp tolerates.
 
 llhttp rejects ambiguous framing, folded and malformed fields, bare line ends and invalid chunks. The checks here add
-the rest of what a server must not leave open (RFC 9112): one `Host`, only the coding `chunked`, `close` wins.
+the rest of what a server must not leave open (RFC 9112): one `Host`, only the coding `chunked`.
 """
 
 from http import HTTPStatus
@@ -72,11 +72,10 @@ class _Message:
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
         fields, llhttp = dict(self.fields), self.llhttp
-        self._check_head(fields, llhttp.get_http_version())
-        # The option `close` wins over `keep-alive` (RFC 9112, 9.6). Several fields count as one list (RFC 9110, 5.3).
-        options = [value for name, value in self.fields if name == b"connection"]
-        asks_to_close = b"close" in map(bytes.strip, b",".join(options).lower().split(b","))
-        keep_alive = llhttp.should_keep_alive() and not llhttp.should_upgrade() and not asks_to_close
+        version = llhttp.get_http_version()
+        self._check_head(fields, version)
+        # Of HTTP/1.0, llhttp would keep a connection with the options `close` and `keep-alive` (RFC 9112, 9.3).
+        keep_alive = version == "1.1" and llhttp.should_keep_alive() and not llhttp.should_upgrade()
         content_type = fields.get(b"content-type", b"")
         self.head = Head(llhttp.get_method().decode(), self.target.decode(), content_type, keep_alive)
         self.check_size(int(fields.get(b"content-length", 0)))

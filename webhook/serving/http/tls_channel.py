@@ -51,7 +51,6 @@ class TlsChannel(Channel):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = b""  # ciphertext that TLS has not got yet
-        self._has_records = False
         self._useless_records = 0
         self._at_end = self._half_closed = False
 
@@ -60,16 +59,13 @@ class TlsChannel(Channel):
         """The bytes in memory that the peer has sent or has not read yet."""
         return len(self._received) + len(self._unsent)
 
-    @property
-    def has_input(self) -> bool:
-        """Whether a record may be in memory."""
-        return self._has_records or self._at_end or self._incoming.pending > 0
-
     def handshake(self) -> bool:
         """Continue the handshake and return whether it is complete."""
         if not self._fill():
             raise ConnectionLost("reset")
-        return self._pass_records() > 0 and self._run(self._tls.do_handshake)
+        is_complete = self._pass_records() > 0 and self._run(self._tls.do_handshake)
+        self.has_input |= self._incoming.pending > 0  # the first request came with the end of the handshake
+        return is_complete
 
     def receive(self) -> bytes | None:
         """Return the data of some records, b"" at the end of the stream, or None if no data has arrived."""
@@ -105,17 +101,17 @@ class TlsChannel(Channel):
     def _close_tls(self) -> None:
         if not self._half_closed:
             self._half_closed = True
-            self._received, self._has_records = b"", False
+            self._received, self.has_input = b"", False
             with suppress(OSError, ValueError):  # close_notify is written; don't wait for the peer's
                 self._tls.unwrap()
 
     def _read_records(self, data: list[bytes]) -> None:
         incoming, read = self._incoming, self._tls.read
-        while incoming.pending and not self._at_end:
-            if record := read(MAX_PLAINTEXT):
-                data.append(record)
-            else:
-                self._at_end = True  # close_notify: TLS reads nothing that follows it
+        while incoming.pending:
+            if not (record := read(MAX_PLAINTEXT)):
+                self._at_end = self.has_input = True  # close_notify: TLS reads nothing that follows it
+                break
+            data.append(record)
 
     def _run(self, operation: Callable[[], None]) -> bool:
         """Run an operation that reads records, and send what TLS answers. Return False if it needs another record."""
@@ -142,17 +138,19 @@ class TlsChannel(Channel):
     def _pass_records(self) -> int:
         """Pass the next complete records, or what is no record, to TLS. Return their number."""
         received, size, end, number = self._received, len(self._received), 0, 0
-        while number < RECORDS_PER_TURN and size - end >= HEADER_SIZE:
+        last_header = size - HEADER_SIZE
+        while end <= last_header and number < RECORDS_PER_TURN:
             content_type, length = unpack_header(received, end)
-            is_record = content_type in CONTENT_TYPES and length <= MAX_CIPHERTEXT
-            record_end = end + HEADER_SIZE + length if is_record else size
-            if record_end > size:
+            if length > MAX_CIPHERTEXT or content_type not in CONTENT_TYPES:
+                end = size
+            elif (record_end := end + HEADER_SIZE + length) <= size:
+                end = record_end
+            else:
                 break
-            end = record_end
             number += 1
         self._incoming.write(received[:end])
         self._received = received[end:]
-        self._has_records = number == RECORDS_PER_TURN and end < size
+        self.has_input = number == RECORDS_PER_TURN and end < size
         return number
 
     def _flush(self) -> bool:
