@@ -80,7 +80,7 @@ def test_help_lists_the_commands_and_examples_in_lines_and_an_unknown_command_is
 
 
 @settings(deadline=None, max_examples=50)
-@given(BYTES, st.sampled_from(["yaml", "json", "patch", "diff"]))
+@given(BYTES, st.sampled_from(["yaml", "json", "diff"]))
 def test_arbitrary_bytes_as_the_pod_are_decided_or_rejected_in_one_line(content: bytes, output: str) -> None:
     with TemporaryDirectory() as folder:
         cluster = write_yaml(Path(folder), "cluster.yaml", *CLUSTER)

@@ -38,7 +38,7 @@ def test_a_shell_gets_a_script_that_completes_the_command_line() -> None:
         ([], ["doctor\tcheck the cluster and the installed webhook"]),
         (["inj"], ["inject\tprint pods as the webhook would patch them", ":4"]),
         (["certs", "st"], ["status\tshow the certificates, the next renewal, and the webhooks that trust them", ":4"]),
-        (["inject", "-o", ""], ["yaml", "json", "patch", "diff", ":4"]),
+        (["inject", "-o", ""], ["yaml", "json", "diff", ":4"]),
         (["inject", "-f", ""], [":0"]),
         (["nothing-like-this"], [":4"]),
     ],
@@ -85,6 +85,6 @@ def test_kubectl_runs_the_plugin_and_completes_its_arguments() -> None:
     listed = run(kubectl, "plugin", "list", "--name-only").stdout.splitlines()
     assert "kubectl-coschedule" in listed
     completed = run(kubectl, "__complete", "coschedule", "inject", "-o", "").stdout.splitlines()
-    assert completed == ["yaml", "json", "patch", "diff", ":4"]
+    assert completed == ["yaml", "json", "diff", ":4"]
     (found,) = [line for line in run(kubectl, "__complete", "coschedule", "inj").stdout.splitlines() if line[0] != ":"]
     assert found.startswith("inject\t")

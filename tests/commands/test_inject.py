@@ -106,7 +106,7 @@ def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path:
     assert json.dumps(yaml_output(run(write_yaml(tmp_path, content)))) == json.dumps([expected])
 
 
-def test_json_output_is_always_a_list_and_patch_output_is_one_patch_for_one_pod(run: RunInject, tmp_path: Path) -> None:
+def test_json_output_is_always_a_list(run: RunInject, tmp_path: Path) -> None:
     vm, other = virt_launcher(), pod("other")
     one, two = write_yaml(tmp_path, vm, name="one.yaml"), write_yaml(tmp_path, vm, CONFIG_MAP, other, name="two.yaml")
     expected = inject(request(vm), catalog(*CLUSTER), Settings())
@@ -114,13 +114,8 @@ def test_json_output_is_always_a_list_and_patch_output_is_one_patch_for_one_pod(
     assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "json")) == []
     assert json_output(run(one, "-o", "json")) == msgspec.to_builtins([as_json(expected)])
     assert json_output(run(two, "-o", "json")) == msgspec.to_builtins([as_json(expected), as_json(unchanged)])
-    assert json_output(run(one, "-o", "patch")) == expected.patch
-    assert json_output(run(two, "-o", "patch")) == [expected.patch, []]
-    three = write_yaml(tmp_path, other, name="three.yaml")
-    assert json_output(run(three, "-o", "patch")) == []
-    assert json_output(run(three, "-o", "json"))[0]["patch"] is None
-    nothing = run(write_yaml(tmp_path, CONFIG_MAP), "-o", "patch")
-    assert (json.loads(nothing.stdout), "Nothing to inject: " in nothing.stderr) == ([], True)
+    nothing = run(write_yaml(tmp_path, CONFIG_MAP), "-o", "diff")
+    assert (nothing.stdout, "Nothing to inject: " in nothing.stderr) == ("", True)
 
 
 def test_a_vm_is_printed_as_its_next_pod(run: RunInject, tmp_path: Path) -> None:

@@ -38,10 +38,8 @@ class Reviewed:
 @output_option(
     "yaml",
     "json",
-    "patch",
     "diff",
-    text="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
-    "several pods. diff: the changes.",
+    text="yaml: the mutated objects. json: a list of the decisions, with the JSON patches. diff: the changes.",
 )
 @live_options
 def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | None) -> None:
@@ -67,9 +65,6 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
             shown = "---\n".join(map(kubernetes_yaml.to_yaml, mutated))
         case "json":
             shown = as_data([as_json(result.injection) for result in results])
-        case "patch":
-            patches = [result.injection.patch or [] for result in results]
-            shown = as_data(patches[0] if len(patches) == 1 else patches)
         case _:
             shown = "".join(_diff(documents.display_name(file), result) for result in results)
     if output != "json":
