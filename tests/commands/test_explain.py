@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -243,15 +242,6 @@ def test_each_pod_of_a_list_and_each_review_has_a_page(tmp_path: Path) -> None:
     headings = [line for line in result.stdout.splitlines() if line.startswith("default/")]
     assert headings == ["default/a", "default/c"]
     assert result.stdout.count("What to do\n") == 2
-
-
-def test_output_is_colored_only_with_the_color_option(tmp_path: Path) -> None:
-    path, cluster = write_yaml(tmp_path, virt_launcher()), write_yaml(tmp_path, node(), name="cluster.yaml")
-    plain = run_explain("-f", path, "--snapshot", cluster).stdout
-    colored = run_explain("-f", path, "--snapshot", cluster, env={"FORCE_COLOR": "1", "TERM": "dumb"}).stdout
-    assert "\x1b" not in plain
-    assert "\x1b[32m✓\x1b[0m" in colored
-    assert click.unstyle(colored) == plain
 
 
 def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:

@@ -158,10 +158,9 @@ NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
     ("words", "problem"),
     [
         (["vm", "gone"], f'VirtualMachine "gone" {NOT_FOUND} vm -n default'),
-        (["vmi", "gone"], f'VirtualMachine "gone" {NOT_FOUND} vm -n default'),
         (["pod", "gone"], f'Pod "gone" {NOT_FOUND} pod -n default'),
     ],
-    ids=["vm", "vmi", "pod"],
+    ids=["vm", "pod"],
 )
 def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
     server.put(*SERVED, vm("off"))
