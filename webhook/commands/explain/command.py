@@ -114,7 +114,8 @@ def _render(found: JsonObject) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
     page = [click.style(printable(found["name"]), bold=True, underline=True)]
     decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(found), found["advice"]))
-    for section in (*found["steps"], Section("Decision", decision), Section("What to do", advice)):
+    last = [Section("Decision", decision)] if decision else []
+    for section in (*found["steps"], *last, Section("What to do", advice)):
         page += ["", click.style(printable(section.title), bold=True)]
         page += [_line(finding, width) for finding in section.findings]
     return "\n".join([*page, ""])
