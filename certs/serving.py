@@ -91,7 +91,7 @@ class ServingCertificate:
 
     def __init__(self, folder: Path, *, awaited: bool = False, client_ca: Reloaded[str] | None = None) -> None:
         """Load the files. Raises UnusableCertificate; with `awaited`, missing files are no error."""
-        self.authority = folder / CA if awaited else ca_file(folder)
+        self.authority = folder / CA
         self.client_ca = client_ca
         self._folder = folder
         self._lock = Lock()
@@ -144,8 +144,9 @@ class ServingCertificate:
 
 def load_context(folder: Path) -> ssl.SSLContext:
     """Load a folder's certificate and key into a TLS context for a server. Raises UnusableCertificate."""
-    certificate, key = _certificate_file(folder / CERTIFICATE), folder / KEY
-    read_file(key)
+    certificate, key = folder / CERTIFICATE, folder / KEY
+    for file in certificate, key:
+        read_file(file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHER_SUITES)
@@ -161,22 +162,10 @@ def load_context(folder: Path) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UnusableCertificate(f"{key}: does not match {certificate}") from None
-        raise UnusableCertificate(f"{key}: contains no unencrypted PEM private key") from None
+        raise UnusableCertificate(
+            f"{folder}: needs a PEM certificate in {CERTIFICATE} and its unencrypted PEM private key in {KEY}"
+        ) from None
     return context
-
-
-def ca_file(folder: Path) -> Path:
-    """Return the path of `ca.crt`, which clients use to verify the server. Raises UnusableCertificate."""
-    return _certificate_file(folder / CA)
-
-
-def _certificate_file(file: Path) -> Path:
-    read_file(file)
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
-    except ssl.SSLError:
-        raise UnusableCertificate(f"{file}: contains no PEM certificate") from None
-    return file
 
 
 def memory_folder() -> str | None:

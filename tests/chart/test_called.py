@@ -170,7 +170,8 @@ def test_excluded_namespaces_own_annotations_and_scheduler_names_are_called_for_
     chart_webhook.register({"settings": settings, "webhook": {"excludedNamespaces": ["charted-backup"]}})
     for namespace in ("kube-system", NAMESPACE, "charted-backup"):
         assert not chart_webhook.is_called(vm(OPTED_IN), namespace)
-    assert chart_webhook.is_called(vm(OPTED_IN))
+    started = chart_webhook.create(vm(OPTED_IN))
+    assert (started["spec"]["schedulerName"], DECISION in started["metadata"]["annotations"]) == ("new-scheduler", True)
     assert chart_webhook.is_called(vm({key: "true"}))
     assert not chart_webhook.is_called(vm(OPTED_IN_BY_OLD_KEY))
     created = chart_webhook.create(vm(OPTED_IN, review="migration-target"))

@@ -93,14 +93,6 @@ def test_without_a_kubevirt_object_the_usual_accounts_are_called_for_and_decided
     assert str(accounts) in vms["matchConditions"][0]["expression"]
 
 
-def test_a_scheduler_name_set_to_null_renders_like_an_absent_one() -> None:
-    one_name, second_null, only_null = (
-        {"settings": {"schedulerNames": names}} for names in ({"a": "b"}, {"a": "b", "b": None}, {"a": None})
-    )
-    assert render(second_null) == render(one_name)
-    assert render(only_null) == render()
-
-
 def test_the_namespace_selector_is_added_to_the_excluded_namespaces() -> None:
     chosen = {"matchLabels": {"vms": "true"}, "matchExpressions": [{"key": "stage", "operator": "Exists"}]}
     vms = webhooks({"webhook": {"namespaceSelector": chosen, "excludedNamespaces": ["backup", "kube-system"]}})["vms"]
@@ -224,14 +216,6 @@ def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
     assert find_one(objects, "Pod")["metadata"]["annotations"]["helm.sh/hook"] == "test"
 
 
-def test_an_extra_object_is_a_template_as_a_map_or_as_a_string() -> None:
-    as_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-a"}}
-    as_string = 'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ include "kubevirt-scheduler.fullname" . }}-b\n'
-    objects = render({"extraObjects": [as_map, as_string]}, release="near")
-    names = [each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"]
-    assert sorted(names) == ["near-a", "near-kubevirt-scheduler-b"]
-
-
 def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]
@@ -283,15 +267,6 @@ def test_a_release_name_with_a_dot_requires_fullname_override() -> None:
     with pytest.raises(HelmError, match=r"near\.storage-kubevirt-scheduler, .* no dot\. Set fullnameOverride"):
         render(release="near.storage")
     assert render({"fullnameOverride": "near"}, release="near.storage")
-
-
-def test_only_required_objects_are_outside_the_release_namespace() -> None:
-    objects = render()
-    outside = {(each["kind"], each["metadata"]["namespace"]) for each in objects if "namespace" in each["metadata"]}
-    assert {pair for pair in outside if pair[1] != NAMESPACE} == {
-        ("Role", "default"),  # of `helm test`
-        ("RoleBinding", "default"),
-    }
 
 
 def test_the_notes_describe_the_next_steps() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, Object, find_one, render, template
+from tests.support.helm_chart import NAME, Object, render, template
 from tests.support.helm_release import Release
 from tests.support.scenario import POOL, Scenario
 
@@ -61,16 +61,6 @@ def test_pods_name_no_user_on_openshift_and_user_65532_elsewhere(
 
 
 # --- host network ---
-
-
-def test_host_network_changes_only_the_replicas() -> None:
-    before, after = (render({"hostNetwork": value}) for value in (False, True))
-    assert {name for name, pod in pod_specs(after).items() if pod != pod_specs(before)[name]} == {NAME}
-    replica = pod_specs(after)[NAME]
-    assert replica == pod_specs(before)[NAME] | {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    # The Service and the probes use named ports, which work on both networks.
-    assert find_one(after, "Service") == find_one(before, "Service")
-    assert all("hostPort" not in port for each in replica["containers"] for port in each["ports"])
 
 
 @pytest.fixture

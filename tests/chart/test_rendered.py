@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.support.helm_chart import (
-    CHART,
     CI_VALUES,
     NAME,
     NAMESPACE,
@@ -149,14 +148,6 @@ def test_a_client_ca_is_mounted_and_required_of_clients(source: str, kind: str) 
     assert mounted["items"] == [{"key": "ca.crt", "path": "ca.crt"}]  # never the CA's private key
 
 
-def test_without_a_client_ca_no_client_needs_a_certificate_and_no_alert_is_about_it() -> None:
-    without = {"prometheusRule": {"enabled": True}}
-    assert "client-ca" not in template(without)
-    rendered = template(without | {"tls": {"clientCA": {"secret": "api-server-ca"}}})
-    assert 'certificate="client-ca"' in rendered
-    assert "kubevirt_scheduler_client_ca_unusable" in rendered
-
-
 @pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
 def test_rendered_objects_contain_no_ca_bundle_and_no_key(file: Any) -> None:
     rendered = template(file)
@@ -176,21 +167,6 @@ def test_the_inject_annotation_names_the_certificate() -> None:
     ca = find_one(objects, "Certificate", f"{NAME}-ca")["spec"]
     assert issuer["spec"]["ca"]["secretName"] == ca["secretName"]
     assert find_one(objects, "Issuer", ca["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
-
-
-def test_secrets_that_cert_manager_leaves_behind_do_not_block_source_self() -> None:
-    """Observed with Helm 3 and Helm 4: both refuse to create a Secret that exists outside the release."""
-    cert_manager = [each["spec"]["secretName"] for each in render({"certificates": SOURCES["cert-manager"]})
-              if each["kind"] == "Certificate"]  # fmt: skip
-    self_source = [each["metadata"]["name"] for each in render() if each["kind"] == "Secret"]
-    assert (len(self_source), len(cert_manager)) == (1, 2)
-    assert not {*self_source} & {*cert_manager}
-
-
-def test_a_configured_issuer_signs_and_the_chart_creates_none() -> None:
-    objects = render(CHART / "ci" / "cert-manager-values.yaml")
-    assert find_one(objects, "Certificate")["spec"]["issuerRef"]["name"] == "cluster-ca"
-    assert [each for each in objects if each["kind"] == "Issuer"] == []
 
 
 # --- release ---
@@ -265,14 +241,10 @@ def test_each_policy_is_rendered_with_the_right_that_it_narrows(source: str) -> 
     always = {f"{NAME}-{name}" for name in ("annotations", "events", "own-objects")}
     always |= set() if source == "cert-manager" else {f"{NAME}-webhook-configuration"}
     assert set(policies(certificates)) == always | {f"{NAME}-pods"}
+    # Somebody else may bind more rights to the account than it needs.
+    assert policies(certificates | {"rbac": {"create": False}}) == policies(certificates)
     for release_off in RELEASE_OFF.values():
         assert set(policies(certificates | release_off)) == always
-
-
-def test_policies_are_rendered_unless_disabled() -> None:
-    assert policies({"admissionPolicy": {"enabled": False}}) == []
-    # Somebody else may bind more rights to the account than it needs.
-    assert policies({"rbac": {"create": False}}) == policies({})
 
 
 def test_policies_for_the_account_fail_closed_and_the_policy_for_all_others_fails_open() -> None:

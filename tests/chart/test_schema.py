@@ -9,13 +9,9 @@ import pytest
 import yaml
 
 from tests.support.helm_chart import (
-    CHART,
-    CI_VALUES,
-    NAMESPACE,
     HelmError,
     default_value,
     default_values,
-    helm,
     leaf_paths,
     render,
 )
@@ -80,11 +76,3 @@ def test_a_parent_chart_can_include_this_chart() -> None:
 )
 def test_a_scrape_timeout_up_to_the_interval_is_accepted(timeout: str, interval: str) -> None:
     assert render({"serviceMonitor": {"enabled": True, "scrapeTimeout": timeout, "interval": interval}})
-
-
-@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
-def test_helm_lint_reports_no_warning(file: Any) -> None:
-    output = helm("lint", "--strict", CHART, f"--namespace={NAMESPACE}", f"--values={file}")
-    assert "1 chart(s) linted, 0 chart(s) failed" in output
-    assert "[WARNING]" not in output
-    assert "[ERROR]" not in output
