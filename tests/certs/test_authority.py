@@ -79,13 +79,6 @@ def test_a_client_rejects_a_name_that_the_leaf_lacks(ca, name, tmp_path):
         handshake_with(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path)
 
 
-def test_the_ca_lives_365_days_and_the_leaf_30_days_both_backdated_by_an_hour(ca):
-    leaf = issue_leaf(ca, NAMES, NOW)
-    assert load(ca).not_valid_before_utc == load(leaf).not_valid_before_utc == NOW - timedelta(hours=1)
-    assert load(ca).not_valid_after_utc == NOW + timedelta(days=365)
-    assert load(leaf).not_valid_after_utc == NOW + timedelta(days=30)
-
-
 def test_the_validity_period_of_the_leaf_lies_within_that_of_its_ca(ca):
     for now in NOW - timedelta(minutes=30), NOW + timedelta(days=362), NOW + CA_LIFETIME - timedelta(seconds=1):
         leaf = issue_leaf(ca, NAMES, now)

@@ -7,7 +7,6 @@ verifies a certificate only when it opens a connection, and then reuses the conn
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +20,11 @@ from tests.support.controlplane import build
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports, running
-from tests.support.controlplane.rights import is_granted
-from tests.support.helm_release import HELMS, LONG_TIMEOUT, Release, Replicas
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
-from tests.support.object_history import History
 from tests.support.pod_stream import PodStream
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -37,9 +33,7 @@ pytestmark = [
 ]
 
 CERT_MANAGER, FAIL = "--set=certificates.source=cert-manager", "--set=webhook.failurePolicy=Fail"
-INJECTOR = "cert-manager-cainjector"
 CERT_MANAGER_SECRETS = {"-ca", "-cert-manager-tls"}
-UPGRADES = "--set=settings.steering=false", "--set=webhook.timeoutSeconds=9,settings.steering=true"
 RENEWAL_REQUESTED = {"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "by `cmctl renew`"}
 
 
@@ -151,40 +145,6 @@ def secret_suffixes(release: Release) -> set[str]:
     found = release.plane.request("GET", f"/api/v1/namespaces/{release.namespace}/secrets")["items"]
     names = [each["metadata"]["name"] for each in found if not each["metadata"]["name"].startswith("sh.helm.")]
     return {name.removeprefix(release.fullname) for name in names}
-
-
-def writers(configuration: Object) -> set[str]:
-    """Return the field managers that own a `caBundle`."""
-    managed = configuration["metadata"]["managedFields"]
-    return {each["manager"] for each in managed if '"f:caBundle"' in json.dumps(each["fieldsV1"])}
-
-
-def with_ca_bundle(configuration: Object) -> set[str]:
-    """Return the names of the webhooks with a `caBundle`."""
-    return {each["name"] for each in configuration["webhooks"] if each["clientConfig"].get("caBundle")}
-
-
-@pytest.mark.parametrize("helm", HELMS)
-def test_only_the_injector_writes_the_ca_bundle_and_no_upgrade_removes_it(plane: ControlPlane, helm: str) -> None:
-    """No replica runs, because the account may not write the configuration."""
-    release = Release(plane, f"chart-injected-{helm}", helm).install(CERT_MANAGER)
-    try:
-        plane.wait(release.has_ca_bundle, 20, "the caBundle of both webhooks")
-        with History(plane, REGISTRATIONS) as history:
-            for change in UPGRADES:
-                release.upgrade("--reuse-values", change)
-            release.helm("rollback", release.name, "1")
-        right = {"verb": "update", "group": "admissionregistration.k8s.io", "resource": "mutatingwebhookconfigurations"}
-        account = f"system:serviceaccount:{release.namespace}:{release.fullname}"
-        assert not is_granted(plane, (account, right | {"name": release.fullname}))
-    finally:
-        release.uninstall()
-    versions = history.versions(release.fullname)
-    assert len(versions) == 1 + len(UPGRADES) + 1
-    # All versions, because even a short gap would fail calls.
-    assert [with_ca_bundle(each) for each in versions] == [with_ca_bundle(versions[0])] * len(versions)
-    assert {manager for each in versions for manager in writers(each)} == {INJECTOR}
-    assert secret_suffixes(release) == CERT_MANAGER_SECRETS  # documented in the chart's README
 
 
 # The sources that follow cert-manager, one after the other. The injector still owns a field of each webhook, so the

@@ -13,9 +13,7 @@ from certs.authority import issue_ca
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import CLIENT_CA, CLIENT_NAMESPACE
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
-from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, Scenario
-from tests.support.webhook_process import REGISTRATIONS
 from webhook.commands.doctor.command import doctor
 
 pytestmark = pytest.mark.controlplane
@@ -63,17 +61,6 @@ def test_the_installed_chart_issues_a_certificate_and_places_a_vm(
     plane.wait(pinned, 20, "a decision based on the share-manager")
     assert plain_scenario.wait_running(plain_scenario.start_vm("vm1", "disk1")) == node
     assert installed.error_lines() == []
-
-
-def test_a_webhook_added_by_an_upgrade_gets_its_ca_bundle(plane: ControlPlane, installed: Replicas) -> None:
-    release = installed.release
-    plane.wait(release.has_ca_bundle, 20, "the caBundle")
-    # A GET could come too late to see the empty bundle: the program fills it in quickly.
-    with History(plane, REGISTRATIONS) as published:
-        release.remove_webhook("share-managers.kubevirt-scheduler.io")
-        release.upgrade("--reuse-values")
-        plane.wait(release.has_ca_bundle, 40, "the caBundle of both webhooks")
-    assert b"" in published.ca_bundles(release.fullname)
 
 
 @pytest.mark.parametrize(

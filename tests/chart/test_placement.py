@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, Object, render, template
-from tests.support.helm_release import Release
-from tests.support.scenario import POOL, Scenario
+from tests.support.helm_chart import NAME, Object, find_one, render, template
+from tests.support.scenario import Scenario
 
 pytestmark = pytest.mark.controlplane
 
@@ -63,45 +61,16 @@ def test_pods_name_no_user_on_openshift_and_user_65532_elsewhere(
 # --- host network ---
 
 
-@pytest.fixture
-def scenario(plain_scenario: Scenario) -> Scenario:
-    return plain_scenario
-
-
-@pytest.fixture
-def release(plane: ControlPlane, scenario: Scenario) -> Iterator[Release]:
-    """A release on the host network, with exactly one node for each replica."""
-    scenario.add_nodes(2)
-    release = Release(plane, "chart-host")
-    yield release.install("--set=hostNetwork=true", f"--set=nodeSelector.{POOL}={scenario.namespace}")
-    release.uninstall()
-
-
-def test_on_the_host_network_two_replicas_run_on_two_nodes_and_an_upgrade_needs_no_third(
-    plane: ControlPlane, scenario: Scenario, release: Release
-) -> None:
-    def rolled_out() -> bool:
-        deployment = release.deployment()
-        status, observed = deployment["status"], deployment["status"].get("observedGeneration")
-        counts = [status.get(key) for key in ("replicas", "updatedReplicas", "availableReplicas")]
-        return bool(observed == deployment["metadata"]["generation"] and counts == [2, 2, 2])
-
-    def nodes() -> list[str]:
-        query = f"labelSelector=app.kubernetes.io/instance%3D{release.name}"
-        found = plane.request("GET", f"/api/v1/namespaces/{release.namespace}/pods?{query}")["items"]
-        return sorted(each["spec"]["nodeName"] for each in found if "deletionTimestamp" not in each["metadata"])
-
-    plane.wait(rolled_out, 20, "both replicas")
-    assert nodes() == sorted(scenario.node_names)
-    release.upgrade("--reuse-values", "--set=settings.logLevel=warning")
-    plane.wait(rolled_out, 20, "both new replicas")
-    assert nodes() == sorted(scenario.node_names)
+def test_on_the_host_network_an_upgrade_needs_no_third_node_and_cluster_names_resolve() -> None:
+    deployment = find_one(render({"hostNetwork": True}), "Deployment")["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    assert deployment["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
 def test_pod_security_admits_all_pods_and_rejects_replicas_on_the_host_network(
-    plane: ControlPlane, scenario: Scenario
+    plane: ControlPlane, plain_scenario: Scenario
 ) -> None:
-    path = f"/api/v1/namespaces/{scenario.namespace}"
+    path = f"/api/v1/namespaces/{plain_scenario.namespace}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     plane.request("PATCH", path, {"metadata": {"labels": labels}})
 

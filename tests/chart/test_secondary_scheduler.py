@@ -12,7 +12,6 @@ import yaml
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, running
-from tests.support.controlplane.rights import are_effective, is_granted, rights_by_role
 from tests.support.helm_chart import (
     NAME,
     NAMESPACE,
@@ -26,7 +25,6 @@ from tests.support.helm_chart import (
 from tests.support.helm_release import scheduler_process
 from tests.support.paths import SECONDARY_CHART
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import RBAC
 
 pytestmark = pytest.mark.controlplane
 
@@ -81,23 +79,6 @@ def test_the_other_replica_takes_over_from_the_leader_and_holds_only_the_lease_o
     leases = plane.request("GET", "/apis/coordination.k8s.io/v1/leases")["items"]
     held = [each["metadata"]["name"] for each in leases if each["spec"].get("holderIdentity") == other]
     assert held == [NAME]
-
-
-def test_without_its_role_the_scheduler_is_forbidden_to_use_its_lease(
-    plane: ControlPlane, objects: list[Object], credentials: Path
-) -> None:
-    role, path = find_one(objects, "Role"), f"{RBAC}/namespaces/{NAMESPACE}/roles"
-    rights = [right for each in rights_by_role(plane, NAMESPACE, SECONDARY) for right in each]
-    plane.request("DELETE", f"{path}/{role['metadata']['name']}")
-    plane.wait(lambda: not all(is_granted(plane, each) for each in rights), 20, "the loss of the Role")
-    restricted = scheduler_process(plane, objects, credentials)
-    restricted.start()
-    try:
-        plane.wait(lambda: "forbidden" in restricted.log.read_text(), 20, "a log line about the missing Role")
-    finally:
-        restricted.kill()
-        plane.request("POST", path, role)
-        plane.wait(lambda: are_effective(plane, NAMESPACE, SECONDARY), 20, "the Role again")
 
 
 # --- Trimaran: compared with upstream's types, because upstream's scheduler isn't built here ---
