@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.test_install import guide
-from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, Object, container, env_values
@@ -94,10 +92,6 @@ def release(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[Pub
     release.uninstall("--ignore-not-found")
 
 
-def test_the_go_mod_of_helm_3_declares_helm_as_a_tool() -> None:
-    assert f"tool {build.HELM3}\n" in (build.HELM3_MODULE / "go.mod").read_text()
-
-
 NAMES, KEPT = "settings.schedulerNames", "--reset-then-reuse-values"
 DEFAULTS: Object = {
     "timeouts": [3, 3],
@@ -143,13 +137,6 @@ def test_upgrades_and_rollbacks_keep_what_the_program_has_written(
                 assert (release.state()["timeouts"], release.is_intact()) == ([timeout] * 2, True)
     # The bundle is never missing, not even briefly, so no call fails.
     assert history.ca_bundles(release.fullname) == [plane.ca.read_bytes()]
-
-
-def test_the_guide_has_the_commands_that_map_a_scheduler_name() -> None:
-    page = guide("schedulers").read_text()
-    for target in "default-scheduler", NAME:
-        assert f" {KEPT} \\\n    --set {NAMES}.{NAME}={target}" in page
-    assert "`=null` removes the name from the map" in page
 
 
 def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_an_uninstall_leaves_no_object(
