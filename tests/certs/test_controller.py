@@ -204,6 +204,18 @@ def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, 
         handshake(certificate.context(), published[0], NAMES[0])
 
 
+def test_a_requested_step_follows_a_withdrawal_and_gives_way_to_a_start(api, clock, settled):
+    objects = CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION)
+    force(objects, Step.INTRODUCE, clock, lambda _: None)
+    settled.run_pass()
+    assert bundles.read(api.secret).published
+    api.publish(b"")  # the wait for the API servers starts again
+    assert force(objects, Step.RENEW, clock, lambda _: None).taken.step is Step.RENEW
+    assert bundles.read(api.secret).published is None
+    clock.advance(365 * DAY)
+    assert force(objects, Step.RENEW, clock, lambda _: None).taken.step is Step.START
+
+
 # Damaged Secrets and failed requests
 
 
