@@ -13,8 +13,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod
 from tests.support.log_capture import capture_logs
 from tests.support.threads import own_threads
+from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.live_backend import LiveBackend
 from webhook.fleet.release import RELEASE_REASONS
 from webhook.placement.settings import Action
 from webhook.serving.app import probe_port

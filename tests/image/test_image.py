@@ -22,7 +22,7 @@ USER = 65532
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 # The modules that `serve` imports, for a snapshot and for a live cluster.
-IMPORTS = "import webhook.commands.serve, webhook.cluster.live_backend, certs.serving"
+IMPORTS = "import webhook.commands.serve, webhook.cluster.backend, certs.serving"
 
 
 @pytest.fixture(scope="module")

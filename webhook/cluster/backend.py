@@ -1,13 +1,26 @@
-"""The interface between the HTTP routes and the cluster, which is a snapshot or a live cluster."""
+"""What the server asks of a cluster: a snapshot, or a live cluster with its caches, Event recorder and threads."""
 
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from webhook.cluster.caches.store import Store
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.election import Election
+from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
+from webhook.cluster.fleet_counts import FleetCounter
+from webhook.cluster.live_catalog import Live
+from webhook.cluster.releaser import Releaser
 from webhook.placement.injector import Injection, inject
+from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import Decision
-from webhook.placement.settings import Settings
+from webhook.placement.settings import Action, Settings
+
+log = logging.getLogger("webhook.live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +61,70 @@ class Backend:
 def from_snapshot(store: Store, settings: Settings) -> Backend:
     """Return a backend that decides from a store that never changes."""
     return Backend(lambda request: inject(request, store, settings))
+
+
+class LiveBackend:
+    """Mirrors a live cluster from `start` to `stop`.
+
+    `lease` is the Lease of the replica that releases pins, or reports those that it may not release. Without it, no
+    replica does either.
+    """
+
+    def __init__(self, cluster: ClusterClient, settings: Settings, lease: Key | None = None) -> None:
+        self.live = Live(cluster, settings)
+        self.fleet = FleetCounter(self.live, settings, time.monotonic)
+        # Inside a pod, the hostname is the pod's name.
+        self.events = EventRecorder(cluster.send, os.uname().nodename)
+        # In observe mode the webhook changes no pod, so an Event would report a placement that didn't happen.
+        self._records_events = settings.action is Action.INJECT
+        # Without a Lease, several replicas would delete pods, more of them than needed.
+        self.election = Election(cluster, lease) if lease else None
+        self.releaser = Releaser(cluster, self.live, settings, self.leads, self.record)
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def backend(self) -> Backend:
+        """Return the functions that the routes call."""
+        live = self.live
+        return Backend(live.inject, live.lacks_objects, self.record, self.start, self.stop, self.caches, live.synced)
+
+    def record(self, request: JsonObject, decision: Decision) -> None:
+        """Queue an Event that reports the decision on the VMI, except in observe mode."""
+        if self._records_events:
+            self.events.record(request, decision)
+
+    def leads(self) -> bool:
+        """Return whether this replica releases pins: it holds the Lease now."""
+        return self.election is not None and self.election.leads()
+
+    def start(self) -> None:
+        """Start all threads."""
+        self.live.start(self._stop)
+        runs = {"events": self.events.run}
+        if self.election is None:
+            log.info("no lease given, so stuck pins are neither released nor reported")
+        else:
+            runs |= {"election": self.election.run, "releaser": self.releaser.run}
+        for name, run in runs.items():
+            thread = threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Stop all threads. The recorder writes queued Events for one more second, while the Lease is given up."""
+        self._stop.set()
+        end = time.monotonic() + SHUTDOWN_TIMEOUT + POLL_INTERVAL
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+
+    def caches(self) -> list[Cache]:
+        """Return the state of each cache."""
+        now = time.monotonic()
+        caches = []
+        for reflector in self.live.reflectors:
+            health = reflector.health
+            age = None if health.last_contact is None else now - health.last_contact
+            kind = reflector.kind
+            required = kind.required or not reflector.is_ready()
+            caches.append(Cache(kind.plural, health.synced, health.objects, age, health.problem, required))
+        return caches

@@ -17,9 +17,8 @@ from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.rotation import Policy
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
-from webhook.cluster.backend import Backend, from_snapshot
+from webhook.cluster.backend import Backend, LiveBackend, from_snapshot
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.live_backend import LiveBackend
 from webhook.commands.options import connect, live_options, namespace_and_name, together
 from webhook.placement.settings import Settings, read_settings
 from webhook.reading import snapshot

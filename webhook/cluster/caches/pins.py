@@ -107,9 +107,6 @@ class Pins:
         """Evaluate all pods again."""
         self._changed |= self._by_vmi.keys()
 
-    def __len__(self) -> int:
-        return len(self._by_vmi)
-
     def knows_vmi(self, namespace: str, uid: str) -> bool:
         """Return whether such a VMI exists. Without any VMI, as in a snapshot that has none, assume so."""
         return not len(self.vmis) or self._find_vmi((namespace, uid)) is not None
@@ -118,10 +115,6 @@ class Pins:
         """Return the VMI of a pod with a pin, also of one that is gone by now. None if it was never known."""
         seen = self._seen.get(_id_of(pod))
         return self._find_vmi(_vmi_of(pod)) or (seen.vmi if seen else None)
-
-    def is_of_vmi(self, pod: Pod) -> bool:
-        """Return whether the VMI of a pod with a pin is known, or was."""
-        return self.knows_vmi(*_vmi_of(pod)) or self.vmi_of(pod) is not None
 
     def counting(self) -> PlacedPods:
         """Return the pods that count now, with the node of their pin as the effective node."""

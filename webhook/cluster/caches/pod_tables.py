@@ -151,14 +151,17 @@ def _rarest_label(term: AffinityTerm, buckets: Buckets) -> Iterable[Label | None
 
 
 class PlacedPods(Table[Pod]):
-    """Pods that count on a node: the sum of their requests there, and what affects other pods."""
+    """Pods that count on a node: the sum of their requests there, and what affects other pods.
+
+    `labeled`, `terms` and `oversized` have those with an effective node.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._by_node: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._placed = LabeledPods()
-        self._terms = RepellingTerms()
-        self._oversized: Index = defaultdict(dict)
+        self.labeled = LabeledPods()
+        self.terms = RepellingTerms()
+        self.oversized: Index = defaultdict(dict)  # by namespace
         self._unbound: dict[Key, Pod] = {}
 
     def put(self, fact: Pod) -> None:
@@ -171,12 +174,12 @@ class PlacedPods(Table[Pod]):
             load = self._by_node[fact.effective_node]
             for resource, amount in fact.requests.items():
                 load[resource] += amount
-            self._placed.put(fact)
-            self._terms.put(fact)
+            self.labeled.put(fact)
+            self.terms.put(fact)
             if not fact.node and not fact.prefers:
                 self._unbound[key] = fact
             if fact.oversized:
-                self._oversized[fact.namespace][key] = fact
+                self.oversized[fact.namespace][key] = fact
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
@@ -189,11 +192,11 @@ class PlacedPods(Table[Pod]):
                     del load[resource]
             if not load:  # nor may the entries of deleted nodes, over the years
                 del self._by_node[removed.effective_node]
-            self._placed.remove(removed)
-            self._terms.remove(key)
+            self.labeled.remove(removed)
+            self.terms.remove(key)
             self._unbound.pop(key, None)
             if removed.oversized:
-                _remove_from(self._oversized, removed.namespace, key)
+                _remove_from(self.oversized, removed.namespace, key)
         return removed
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
@@ -204,10 +207,6 @@ class PlacedPods(Table[Pod]):
             return total
         return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
 
-    def placed(self, namespace: str, selector: Selector) -> Collection[Pod]:
-        """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
-        return self._placed.matching(namespace, selector)
-
     def nominated(self, node: str) -> Collection[Pod]:
         """List the unbound pods for which the scheduler has nominated this node."""
         return [pod for pod in self._unbound.values() if pod.nominated and pod.effective_node == node]
@@ -215,19 +214,6 @@ class PlacedPods(Table[Pod]):
     def has_unbound(self, node: str, excluding: Key) -> bool:
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
-
-    @property
-    def repels(self) -> bool:
-        """Return whether any pod has an anti-affinity term."""
-        return bool(self._terms.by_scope)
-
-    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
-        """Yield the anti-affinity terms that may select a pod (see `Catalog`)."""
-        return self._terms.repelling(namespace, labels, own=own)
-
-    def oversized(self) -> Collection[str]:
-        """List the namespaces that have an oversized pod with an effective node."""
-        return self._oversized.keys()
 
 
 class Pods(PlacedPods):

@@ -110,8 +110,10 @@ class Store:
         """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `released_nodes`)."""
         removed = self.table(kind).remove(key)
         if isinstance(removed, Pod):
-            if removed.pin and removed.pin.unschedulable_since and self.pins.is_of_vmi(removed):
-                vm = self._vm_id(removed.namespace, removed.pin.vm, self.pins.vmi_of(removed))
+            # The pod of no VMI, as anybody can create it, is no pin.
+            vmi = self.pins.vmi_of(removed)
+            if removed.pin and removed.pin.unschedulable_since and (vmi or not len(self.vmis)):
+                vm = self._vm_id(removed.namespace, removed.pin.vm, vmi)
                 self.releases.record(vm, removed.pin.node, removed.uid)
             self.pins.remove(removed)
             # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
@@ -293,14 +295,14 @@ class Store:
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
-        return chain(*(table.placed(namespace, selector) for table in self._placed_pods()))
+        return chain(*(table.labeled.matching(namespace, selector) for table in self._placed_pods()))
 
     def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
-        tables = [table for table in self._placed_pods() if table.repels]
-        return chain(*[table.repelling(namespace, labels, own=own) for table in tables])
+        terms = [table.terms for table in self._placed_pods() if table.terms.by_scope]
+        return chain(*[each.repelling(namespace, labels, own=own) for each in terms])
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
-        stored, pinned = self.pods.oversized(), self.pins.counting().oversized()
+        stored, pinned = self.pods.oversized, self.pins.counting().oversized
         return {*stored, *pinned} if stored or pinned else ()

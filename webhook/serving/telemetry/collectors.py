@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
@@ -12,14 +11,12 @@ from certs.controller import CertificateController
 from certs.rotation import Step
 from certs.secret import Cause
 from certs.serving import ServingCertificate
+from webhook.cluster.backend import LiveBackend
 from webhook.cluster.fleet_counts import Counts
 from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
 from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream
 from webhook.serving.telemetry.metrics import counter, gauge
-
-if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
-    from webhook.cluster.live_backend import LiveBackend
 
 RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
 RUNNING_STATES = (State.TOGETHER, State.APART, State.UNSERVED, State.NOT_CONCERNED)
