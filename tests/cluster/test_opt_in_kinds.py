@@ -131,7 +131,8 @@ def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options
     server.put(labeled_namespace(), storage_class())
     store = read_inventory(client(server), settings(**options)).store
     assert [server.count("list", plural) for plural in SOURCES] == [1, lists]
-    assert (store.namespace_opt_in("default"), store.storage_class_opts_in("longhorn-rwx")) == (True, bool(lists))
+    (namespace,) = store.all_namespaces()
+    assert (namespace.opt_in, store.storage_class_opts_in("longhorn-rwx")) == (True, bool(lists))
 
 
 def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
@@ -143,7 +144,8 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("---\n".join(map(to_yaml, kept)))
     store = read([file])[0].store
-    assert store.namespace_opt_in("default") is True
+    (namespace,) = store.all_namespaces()
+    assert namespace.opt_in is True
     assert store.storage_class_opts_in("longhorn-rwx") is True
 
 

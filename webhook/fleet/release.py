@@ -50,9 +50,10 @@ def why_pin_fails(
         return None
     if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
         return None
-    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    manifest = read_manifest(pod, namespace)
+    claims = resolve.resolve_all(manifest, catalog, settings)
     checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
-    obstacle = first_failed_check(Candidate(read_manifest(pod, namespace), node, catalog), checks)
+    obstacle = first_failed_check(Candidate(manifest, node, catalog), checks)
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
     choice = choose(claims)

@@ -107,9 +107,6 @@ class Catalog(Protocol):
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
 
-    def namespace_opt_in(self, name: str) -> bool | None:
-        """Return whether a namespace's label opts its VMs in (True) or out (False); None without the label."""
-
     def namespace(self, name: str) -> Namespace | None:
         """Find a namespace."""
 

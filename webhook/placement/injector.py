@@ -19,7 +19,7 @@ from webhook.placement.eligibility import (
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
@@ -134,7 +134,7 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
-    claims = resolve.resolve_all(manifest.pod, manifest.namespace, catalog, settings)
+    claims = resolve.resolve_all(manifest, catalog, settings)
     message = wording.unpinned(node, obstacle.detail)
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
@@ -146,7 +146,7 @@ def _place_virt_launcher(
 
     A live-migration target only prefers it, and only if the migration may go there.
     """
-    trace.claims = claims = resolve.resolve_all(manifest.pod, manifest.namespace, catalog, settings, manifest.claims)
+    trace.claims = claims = resolve.resolve_all(manifest, catalog, settings)
     trace.choice = choice = votes.choose(claims)
     if manifest.is_migration_target:
         mode = Mode.PREFERRED
@@ -154,7 +154,8 @@ def _place_virt_launcher(
         if choice is None or trace.leads_elsewhere:
             return unchanged(Reason.MIGRATION_TARGET, mode)
     elif choice is None:
-        return replace(_unserved(claims, deciding_claim(manifest.pod), mode, settings), claims=claims, recorded=True)
+        named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+        return replace(_unserved(claims, named, mode, settings), claims=claims, recorded=True)
 
     # The other replicas may be pinning VMs to the node, too.
     replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
@@ -268,5 +269,6 @@ def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[
     if not decision.recorded or unasked:
         return ()
     annotations = mapping(pod, "metadata", "annotations")
-    unknown_claim = unknown_deciding_claim(pod) if DECIDING_CLAIM_ANNOTATION in annotations else ""
+    named = text(annotations, DECIDING_CLAIM_ANNOTATION)
+    unknown_claim = named if named and named not in mounted_claims(pod) else ""
     return wording.warnings(decision, mode_of(annotations, settings)[1], unknown_claim)

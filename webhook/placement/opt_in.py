@@ -24,7 +24,8 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
         return OptedInBy.NOTHING
     if catalog is None:
         return OptedInBy.UNKNOWN
-    label = catalog.namespace_opt_in(applicant.namespace)
+    namespace = catalog.namespace(applicant.namespace)
+    label = namespace.opt_in if namespace else None
     if label is not None:
         return OptedInBy.NAMESPACE if label else OptedInBy.NOTHING
     if any(_storage_class_opts_in(applicant.namespace, name, catalog) for name in applicant.claims):
@@ -36,7 +37,8 @@ def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool
     """Return whether an annotation, or the label of the namespace, opts out a VM that nothing opts in."""
     if any(key in applicant.false_annotations for key in settings.opt_in_annotations):
         return True
-    return settings.opt_in is OptIn.NAMESPACE and catalog.namespace_opt_in(applicant.namespace) is False
+    namespace = catalog.namespace(applicant.namespace)
+    return settings.opt_in is OptIn.NAMESPACE and namespace is not None and namespace.opt_in is False
 
 
 def _storage_class_opts_in(namespace: str, name: str, catalog: Catalog) -> bool:

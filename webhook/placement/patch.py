@@ -164,7 +164,7 @@ def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Seque
 
 
 def _within_limit(annotations: JsonObject) -> bool:
-    return sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) <= MAX_ANNOTATIONS_SIZE
+    return len("".join(map(str, (*annotations, *annotations.values()))).encode()) <= MAX_ANNOTATIONS_SIZE
 
 
 def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.claims import MAX_CLAIMS, deciding_claim, is_bound, mounted_claims
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, is_bound
 from webhook.placement.objects.facts import Claim, Key, Volume
-from webhook.placement.objects.fields import JsonObject
-from webhook.placement.objects.kubevirt import vmi_uid
+from webhook.placement.objects.fields import text
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import ClaimFinding, Reason, Source
 from webhook.placement.settings import Settings
 from webhook.placement.volume_consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
@@ -22,14 +22,13 @@ MAX_USERS = 1_000
 _NAMED, _OWN, _SHARED = 1, 2, 3
 
 
-def resolve_all(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, claims: tuple[str, ...] | None = None
-) -> tuple[ClaimFinding, ...]:
-    """Follow each claim of the pod, in volume order. `claims` are its `mounted_claims`, if they are known."""
-    names = (mounted_claims(pod) if claims is None else claims)[:MAX_CLAIMS]
+def resolve_all(manifest: Manifest, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
+    """Follow each claim of the pod, in volume order."""
+    names, namespace = manifest.claims[:MAX_CLAIMS], manifest.namespace
     if len(names) == 1:  # most VMs
         return (resolve(names[0], namespace, catalog, settings),)
-    return resolve_claims(names, namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings)
+    named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+    return resolve_claims(names, namespace, manifest.vmi_uid, named, catalog, settings)
 
 
 def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it reads)

@@ -190,11 +190,6 @@ class Store:
         """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
         return self.pods.mounting_without_vm(namespace, claim)
 
-    def namespace_opt_in(self, name: str) -> bool | None:
-        """Return whether a namespace's label opts its VMs in or out; None without the label."""
-        found = self.namespaces.get(("", name))
-        return found.opt_in if found else None
-
     def namespace(self, name: str) -> Namespace | None:
         """Find a namespace."""
         return self.namespaces.get(("", name))

@@ -1,7 +1,7 @@
 """The PersistentVolumeClaims that a pod mounts, and the one that decides where it runs."""
 
 from webhook.placement.objects.facts import Claim, Volume
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, mappings, text
 
 MAX_CLAIMS = 128  # of a pod that are followed, each in 10 µs; more than a VM can have disks
 DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
@@ -24,14 +24,3 @@ def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
         if "persistentVolumeClaim" in volume and (name := text(volume["persistentVolumeClaim"], "claimName")):
             names[name] = None
     return tuple(names)
-
-
-def deciding_claim(pod: JsonObject) -> str:
-    """Return the claim that the VM names as the one that decides, or an empty string."""
-    return text(mapping(pod, "metadata", "annotations"), DECIDING_CLAIM_ANNOTATION)
-
-
-def unknown_deciding_claim(pod: JsonObject) -> str:
-    """Return the claim that the VM names as the one that decides if the pod does not mount it, else an empty string."""
-    named = deciding_claim(pod)
-    return named if named and named not in mounted_claims(pod) else ""
