@@ -1,7 +1,6 @@
 """Live migration moves a VM to its storage only if every rule permits it."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,10 @@ from tests.support.builders import (
     settings,
     storage,
 )
-from tests.support.fleet import inventory, vm, vm_pod, without_manifests
+from tests.support.fleet import apart, inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import migratable
 from webhook.cluster.machines import Inventory
-from webhook.fleet.move import NO_EVICTION, Move, Refusal, Surroundings, can_restart, gain, plan_move
+from webhook.fleet.move import NO_EVICTION, Move, Refusal, Surroundings, gain, plan_move
 from webhook.fleet.states import Status, assess
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -26,17 +25,13 @@ NODES = [node("node-a"), node("node-b")]
 SERVED = storage()  # disk1 is served by node-a
 
 
-def result(*manifests: Object, unfinished: bool = False, **overrides: Any) -> Move | Refusal:
-    """Plan the only VM of a cluster."""
-    found = inventory(*manifests)
-    around = Surroundings(settings(**overrides), {("default", "vm1")} if unfinished else ())
-    return plan_move(status_of(found, **overrides), around, found.store)
+def result(*manifests: Object) -> Move | Refusal:
+    return apart(*manifests)[1]
 
 
-def status_of(found: Inventory, **overrides: Any) -> Status:
-    chosen = settings(**overrides)
-    (machine,) = [each for each in found.machines(chosen) if each.name == "vm1"]
-    return assess(machine, found.store, chosen)
+def status_of(found: Inventory) -> Status:
+    (machine,) = [each for each in found.machines(settings()) if each.name == "vm1"]
+    return assess(machine, found.store, settings())
 
 
 def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() -> None:
@@ -121,12 +116,6 @@ def test_a_vm_stays_where_it_is(manifests: list[Object], word: str, detail: str)
     assert refusal.detail.startswith(detail)
 
 
-def test_a_vm_with_an_unfinished_migration_stays_where_it_is() -> None:
-    refusal = result(*APART, migratable(), unfinished=True)
-    assert isinstance(refusal, Refusal)
-    assert refusal.word == "Migrating"
-
-
 def test_a_pod_that_the_caches_know_only_in_part_is_not_moved() -> None:
     found, chosen = inventory(*APART, migratable()), settings()
     (machine,) = without_manifests(found.machines(chosen))
@@ -178,20 +167,3 @@ def test_the_target_node_must_reach_the_hotplugged_disks() -> None:
     refusal = result(*own, claim, volume, *rest, hotplug_pod(launcher, claims=["disk2"]))
     assert isinstance(refusal, Refusal)
     assert refusal.word == "VolumeMismatch"
-
-
-@pytest.mark.parametrize(
-    ("vm_spec", "accepted"),
-    [
-        ({"runStrategy": "Once"}, True),
-        ({"runStrategy": "Halted"}, False),
-        ({"running": True}, True),
-        ({}, False),
-    ],
-)
-def test_a_vm_can_be_restarted_unless_it_is_stopped_or_its_volume_migration_needs_an_operator(
-    vm_spec: Object, accepted: bool
-) -> None:
-    assert can_restart({"spec": vm_spec}) is accepted
-    volumes_change: Object = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
-    assert not can_restart({"spec": vm_spec, "status": volumes_change})

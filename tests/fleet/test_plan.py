@@ -89,10 +89,17 @@ def test_vms_that_repel_each_other_are_not_planned_onto_one_node() -> None:
     assert [found["two"].result.word] == ["PodAffinity"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("strategy", "action"), [("Halted", "none"), ("Once", "restart")])
-def test_a_vm_that_is_being_stopped_is_not_restarted(strategy: str, action: str) -> None:
+VOLUMES_CHANGE: Object = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "action"),
+    [("Halted", {}, "none"), ("", {}, "none"), ("Once", {}, "restart"), ("Always", VOLUMES_CHANGE, "none")],
+    ids=["being stopped", "unknown", "Once", "its volume migration needs an operator"],
+)
+def test_a_vm_is_restarted_only_if_it_would_start_again(strategy: str, status: Object, action: str) -> None:
     fleet = apart_vm("one", 1, FIXED)
-    fleet[-3]["spec"]["runStrategy"] = strategy
+    fleet[-3]["spec"]["runStrategy"], fleet[-3]["status"] = strategy, status
     assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": action}
 
 
