@@ -361,13 +361,13 @@ def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
 
 def test_tainted_nodes_and_pods_without_a_scheduler_are_reported(run: RunDoctor, cluster: Cluster) -> None:
     taint = {"key": "a", "effect": "PreferNoSchedule"}
-    cluster.server.put(node("node-b", taints=[taint]), node("node-c"))
+    cluster.server.put(*(node(f"node-{letter}", taints=[taint]) for letter in "bcdef"), node("node-g"))
     cluster.server.put(
         pinned_vm_pod("other", vm="other", unschedulable=False, schedulerName=NAME, phase="Pending"),
         pinned_vm_pod("new", vm="new", unschedulable=False, created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"),
     )
     assert findings(run("-o", "json"), "nodes") == [
-        ("warning", "nodes with a PreferNoSchedule taint: 1 of 3 (node-b)"),
+        ("warning", "nodes with a PreferNoSchedule taint: 5 of 7 (node-b, node-c, node-d, node-e, node-f)"),
         ("warning", f"VM pods that no scheduler has evaluated: 1 (default/other: {NAME})"),
     ]
 

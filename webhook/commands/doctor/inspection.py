@@ -43,10 +43,10 @@ def failure(finding: str, advice: str) -> Result:
     return Result(Level.FAILURE, finding, advice)
 
 
-def listed(names: list[str], limit: int = 5) -> str:
-    """Return the first names, and how many more there are."""
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"{', '.join(names[:limit])}{rest}"
+def listed(names: list[str]) -> str:
+    """Return the first five names, and how many more there are."""
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{', '.join(names[:5])}{rest}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
