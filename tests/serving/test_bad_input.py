@@ -64,13 +64,6 @@ def expect_allowed(response):
     return response.json["response"]
 
 
-# The body
-
-
-def test_a_review_of_another_version_returns_400_with_its_uid(client):
-    assert expect_error(post(client, encoded(review(apiVersion="admission.k8s.io/v1beta1"))), 400)["uid"] == UID
-
-
 # The object
 
 

@@ -388,38 +388,6 @@ def test_a_peer_with_many_connections_delays_no_request_of_another_peer(driver, 
         assert driver.statuses[200] == 15  # 3 in each of 5 turns; the first turn only reads
 
 
-@pytest.fixture
-def slow_handshakes(driver):
-    """Each step of a handshake takes 4 ms of the loop's clock."""
-    open_channel = driver.loop._open_channel
-
-    def open_slow_channel(sock):
-        channel = open_channel(sock)
-        handshake = channel.handshake
-
-        def slow_handshake():
-            driver.now += 0.004
-            return handshake()
-
-        channel.handshake = slow_handshake
-        return channel
-
-    driver.loop._open_channel = open_slow_channel
-
-
-@pytest.mark.usefixtures("slow_handshakes")
-def test_a_peer_with_many_handshakes_delays_no_handshake_of_another_peer(driver):
-    hello = client_hello(driver.client_context)
-    with ExitStack() as stack:
-        crowd = [stack.enter_context(driver.connect_tcp()) for _ in range(20)]
-        other = stack.enter_context(driver.connect_tcp(peer=OTHER_PEER))
-        for sock in (*crowd, other):
-            sock.sendall(hello)
-        driver.turn()
-        assert read_available(other)
-        assert sum(bool(read_available(sock)) for sock in crowd) == 2
-
-
 # Counts
 
 

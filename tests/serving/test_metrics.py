@@ -1,14 +1,11 @@
 """The Prometheus metrics of one process."""
 
-import platform
-
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import paths
 from tests.support.fake_clock import FakeClock
-from webhook import __version__
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 from webhook.serving.telemetry.metrics import Metrics, possible_labels, possible_outcomes
@@ -67,18 +64,6 @@ def test_a_decision_is_counted_with_its_duration():
     assert found["kubevirt_scheduler_dry_runs_total", ()] == 1
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("1.0",)] == 1
     assert found["kubevirt_scheduler_decision_duration_seconds_count", ()] == 2
-
-
-def test_a_share_manager_is_counted_with_the_preferred_mode():
-    metrics = Metrics()
-    metrics.count_decision(decision(Outcome.UNCHANGED, Reason.INTERNAL_ERROR), Subject.SHARE_MANAGER, 0.1)
-    labels = "InternalError", "inject", "preferred", "share-manager", "unchanged"
-    assert values(metrics, "kubevirt_scheduler_decisions_total")[labels] == 1
-
-
-def test_the_build_info_reports_both_versions():
-    build = values(Metrics(), "kubevirt_scheduler_build_info")
-    assert build == {tuple(sorted([__version__, platform.python_version()])): 1.0}
 
 
 def test_the_page_is_rendered_at_most_once_a_second():

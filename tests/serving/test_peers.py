@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import ssl
-import subprocess
 import threading
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +19,6 @@ from tests.support.server_process import JSON, VM_START, run_server, until
 from tests.support.tls_client import client_hello, closed_by_server, receive_all, write_certificate_files
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START
 
 
 @pytest.fixture(scope="module")
@@ -215,30 +213,6 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
 # Shutdown
 
 
-def stops_on_second_sigterm(folder):
-    """Whether a second SIGTERM stops a server that receives ten reviews per second.
-
-    With one SIGTERM, such a server drains for 15 s. A server also exits after one second without a review.
-    False if the machine stalls for that second: the server may then exit before the second SIGTERM.
-    """
-    folder.mkdir()
-    with run_server(folder) as server, ExitStack() as stack:
-        peers = [stack.enter_context(server.connect_tls()) for _ in range(70)]
-        for number, sock in enumerate(peers):
-            if number in (0, 5):
-                server.process.terminate()
-            with suppress(OSError):
-                sock.sendall(REVIEW)
-            with suppress(subprocess.TimeoutExpired):
-                assert server.process.wait(0.1) == 0
-                return number >= 5
-    return False
-
-
-def test_a_second_sigterm_stops_the_server_immediately(tmp_path):
-    assert any(stops_on_second_sigterm(tmp_path / str(number)) for number in range(5))
-
-
 def test_stalled_clients_do_not_block_shutdown(tmp_path):
     with run_server(tmp_path) as server, ExitStack() as stack:
         peers = [stack.enter_context(stalled_client(server, stall_point)) for stall_point in STALL_POINTS]
@@ -270,6 +244,7 @@ def test_a_hanging_loop_fails_both_probes_until_it_recovers(mounted_server):
         assert monotonic() - begin > 9
         assert server.probe("/readyz")[0] == 503
         (folder / "real").rename(folder / "tls.crt")
-        os.close(os.open(folder / "other-end", os.O_WRONLY))
+        with suppress(OSError):  # on a stalled machine, gunicorn has replaced the worker, and there is no reader
+            os.close(os.open(folder / "other-end", os.O_WRONLY | os.O_NONBLOCK))
         assert until(lambda: server.probe("/healthz")[0] == 200)
     assert server.review()["allowed"]

@@ -180,14 +180,6 @@ def test_a_signal_exits_with_0_and_removes_the_certificate_folder(tmp_path, sign
         assert not server.ca.parent.exists()
 
 
-def test_sigint_to_master_and_worker_exits_with_0(tmp_path):
-    """A terminal sends Ctrl-C to both processes."""
-    with run_server(tmp_path) as server:
-        os.kill(server.worker_pid(), signal.SIGINT)
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(TIMEOUT) == 0
-
-
 def test_a_draining_server_is_unready_and_serves_open_connections(tmp_path):
     # The server may exit after one second (QUIET_PERIOD) without a request. A slow test may miss it, so try again.
     assert until(lambda: serves_while_draining(tmp_path))

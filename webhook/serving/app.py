@@ -116,7 +116,9 @@ def probe_port(
         if reason := stall_reason() or not_ready_reason():
             abort(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
         waiting = any(cache.required and not cache.synced for cache in found)
-        page: dict[str, Any] = {"status": "waiting" if waiting else "ok", "problems": _problems(found)}
+        # For a 403, `problem` is the API server's message. It names the verb, the resource and the service account.
+        problems = {of.resource: of.problem or "not listed yet" for of in found if of.problem or not of.synced}
+        page: dict[str, Any] = {"status": "waiting" if waiting else "ok", "problems": problems}
         if "verbose" in request.args:
             page["problems"] |= certificate_problems()
             page["caches"] = [asdict(cache) for cache in found]
@@ -127,8 +129,3 @@ def probe_port(
         return FlaskResponse(metrics.page(), content_type=CONTENT_TYPE)
 
     return lambda received: _flask_response(app, received.head)
-
-
-def _problems(caches: list[Cache]) -> dict[str, str]:
-    # For a 403, `problem` is the API server's message. It names the verb, the resource and the service account.
-    return {cache.resource: cache.problem or "not listed yet" for cache in caches if cache.problem or not cache.synced}

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from signal import SIGQUIT, SIGTERM, getsignal, raise_signal, signal
 from threading import Event, Thread
 from typing import Any
 
@@ -78,17 +77,6 @@ class _Worker(Worker):
                 raise SystemExit(0)
 
 
-def _force_at_second_sigterm(_arbiter: object) -> None:
-    """Have a second SIGTERM end the shutdown. gunicorn's master ignores it, but shuts down immediately on SIGQUIT."""
-    shut_down: Any = getsignal(SIGTERM)
-
-    def on_sigterm(*arguments: Any) -> None:
-        signal(SIGTERM, lambda *_: raise_signal(SIGQUIT))
-        shut_down(*arguments)
-
-    signal(SIGTERM, on_sigterm)
-
-
 class _Gunicorn(BaseApplication):
     """gunicorn as a library: without a command line or a configuration file."""
 
@@ -153,11 +141,7 @@ class Server:
             stop.set()
             self.backend.stop()
 
-        hooks = {
-            "post_worker_init": post_worker_init,
-            "worker_exit": worker_exit,
-            "when_ready": _force_at_second_sigterm,
-        }
+        hooks = {"post_worker_init": post_worker_init, "worker_exit": worker_exit}
         _Gunicorn(self.options(https) | hooks).run()
 
     def _cert_problem(self) -> str:

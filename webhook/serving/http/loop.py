@@ -126,7 +126,9 @@ class Loop:
 
     def run_once(self) -> None:
         """Run one turn."""
-        events = self._epoll.poll(self._poll_timeout())
+        longest = DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT
+        wait = 0.0 if self._continuing else max(0.0, min(self._next_limit - self._clock(), longest))
+        events = self._epoll.poll(wait)
         self._turn = now = self._clock()
         self._on_turn()
         if not self._is_behind:
@@ -163,11 +165,6 @@ class Loop:
         if left:
             self._is_behind = True
             self._continuing |= dict.fromkeys(each for each in left if each.can_continue)
-
-    def _poll_timeout(self) -> float:
-        if self._continuing:
-            return 0.0
-        return max(0.0, min(self._next_limit - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
     def _perform(self, connection: Connection, action: Callable[[float], None]) -> None:
         """Run one method of a connection, then update the bookkeeping and epoll."""

@@ -119,8 +119,12 @@ class TlsChannel(Channel):
             operation()
         except ssl.SSLWantReadError:
             return False
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectionLost("certificate", error.verify_message) from None
         except ssl.SSLError as error:
-            raise _loss(error) from None
+            if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+                raise ConnectionLost("certificate", "no certificate was sent") from None
+            raise ConnectionLost("tls") from None
         finally:
             if self._outgoing.pending:  # also an alert
                 self._flush()
@@ -157,11 +161,3 @@ class TlsChannel(Channel):
         if self._outgoing.pending:
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
         return super()._flush()
-
-
-def _loss(error: ssl.SSLError) -> ConnectionLost:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return ConnectionLost("certificate", error.verify_message)
-    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return ConnectionLost("certificate", "no certificate was sent")
-    return ConnectionLost("tls")
