@@ -1,4 +1,4 @@
-"""`report`, its page, `explain` and the metrics agree about every VM of a fleet, however the webhook is installed."""
+"""`report`, its page, `explain` and the metrics agree about every VM of a fleet, while it starts, moves and drains."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.builders import OPT_IN
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import NAMESPACE, REGISTRATIONS, RIGHTS, Webhook, create_service_account
+from tests.support.webhook_process import NAMESPACE, Webhook
 from webhook.cli import commands
 from webhook.commands.report.document import OF_THE_FLEET
-from webhook.fleet.webhook import VM_WEBHOOK
 
 pytestmark = pytest.mark.controlplane
 
@@ -37,10 +33,10 @@ CONTAINER = {"name": "webhook", "image": "registry.test/webhook"}
 class Fleet:
     """VMs in all states, and three views of them: the report, the explanations and the metrics."""
 
-    def __init__(self, scenario: Scenario, controller: VirtController, webhook: Webhook, kubeconfig: Path) -> None:
+    def __init__(self, scenario: Scenario, controller: VirtController, webhook: Webhook) -> None:
         self.scenario, self.controller, self.plane = scenario, controller, scenario.plane
         self.nodes = scenario.add_nodes(NODES)
-        self._installed, self._kubeconfig, self._exporting = webhook, kubeconfig, [webhook]
+        self._webhook = webhook
         self._explained: dict[tuple[str, str], Object] = {}
 
     def serve(self, claim: str, node: str) -> str:
@@ -127,8 +123,7 @@ class Fleet:
 
         Only VMs are explained whose entry has changed since the last call, and at most two of each kind.
         """
-        for webhook in self._exporting[-1:]:
-            self.plane.wait(self._metrics_agree(webhook), 120, "metrics that agree with the report")
+        self.plane.wait(self._metrics_agree(), 120, "metrics that agree with the report")
         rows = self.rows()
         assert self._page()["vms"] == list(rows.values())
         for (namespace, name), row in rows.items():
@@ -149,9 +144,9 @@ class Fleet:
         assert found
         return json.loads(found[1])
 
-    def install(self, webhook: Webhook | None = None) -> None:
+    def install(self) -> None:
         """Create what `report` reads of an installation: a Deployment with settings, and a ready replica."""
-        webhook = webhook or self._installed
+        webhook = self._webhook
         labels = {"app": webhook.name}
         environment = [{"name": key, "value": value} for key, value in webhook.settings.items()]
         template = {"metadata": {"labels": labels}, "spec": {"containers": [CONTAINER | {"env": environment}]}}
@@ -161,36 +156,13 @@ class Fleet:
         self.plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
         pod = {"metadata": metadata, "spec": {"nodeName": self.nodes[-1], "containers": [CONTAINER]}}
         self.plane.request("POST", f"/api/v1/{folder}/pods", pod)
-        self.plane.wait(lambda: self.head()["activity"] == "called", 20, "a ready replica")
 
-    @contextmanager
-    def serving(self, name: str, **settings: str) -> Iterator[None]:
-        """Have a replica with other settings export the metrics. It takes no reviews: nothing is created meanwhile."""
-        known = {"longhorn_namespace": self.scenario.longhorn.namespace}
-        with Webhook(self.plane, f"fleet-{name}", self._kubeconfig, known | settings) as webhook:
-            self.install(webhook)
-            self._exporting.append(webhook)
-            yield
-            self._exporting.pop()
+        def activity() -> Any:
+            return self._run("report", "-n", self.scenario.namespace)["webhook"]["activity"]
 
-    @contextmanager
-    def uninstalled(self) -> Iterator[None]:
-        """Remove all registrations for a while, also those of webhooks that other tests share."""
-        self._installed.unregister()
-        self._exporting.clear()
-        others = [each for each in self.plane.request("GET", REGISTRATIONS)["items"] if is_ours(each)]
-        for each in others:
-            self.plane.request("DELETE", f"{REGISTRATIONS}/{each['metadata']['name']}")
-        yield
-        for each in others:
-            kept = {key: each["metadata"][key] for key in ("name", "labels") if key in each["metadata"]}
-            self.plane.request("POST", REGISTRATIONS, {"metadata": kept, "webhooks": each["webhooks"]})
+        self.plane.wait(lambda: activity() == "called", 20, "a ready replica")
 
-    def head(self) -> Any:
-        """Return what the report says of the webhook."""
-        return self._run("report", "-n", self.scenario.namespace)["webhook"]
-
-    def _metrics_agree(self, webhook: Webhook) -> Callable[[], bool]:
+    def _metrics_agree(self) -> Callable[[], bool]:
         """Return a function that compares the metrics with a report of the last second: each report takes CPU time."""
         began, reports = time.monotonic(), dict[int, object]()
 
@@ -198,7 +170,7 @@ class Fleet:
             second = int(time.monotonic() - began)
             if second not in reports:
                 reports[second] = self._counted()
-            return metrics_of(webhook) == reports[second]
+            return metrics_of(self._webhook) == reports[second]
 
         return agree
 
@@ -206,10 +178,6 @@ class Fleet:
         rows = self.rows("-A").values()
         by_opt_in = Counter((row["state"], str(row["optedIn"]).lower()) for row in rows)
         return by_opt_in, Counter((row["node"], row["state"]) for row in rows if row["node"])
-
-
-def is_ours(configuration: Object) -> bool:
-    return any(each["name"] == VM_WEBHOOK for each in configuration["webhooks"])
 
 
 def metrics_of(webhook: Webhook) -> tuple[Counter[Any], Counter[Any]]:
@@ -232,17 +200,11 @@ def states(rows: dict[str, Object], prefix: str) -> Counter[tuple[str, str]]:
 
 
 @pytest.fixture
-def fleet(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Fleet]:
-    install_crds(plane)  # a webhook that starts earlier would look for them a minute later
-    rights = (*RIGHTS, ("storage.k8s.io", "storageclasses", ("list", "watch")))
-    kubeconfig = plane.write_kubeconfig(
-        plane.folder / "fleet-kubeconfig", create_service_account(plane, "fleet", rights)
-    )
+def fleet(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Fleet]:
     with Webhook(plane, INSTALLED, kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
         scenario = Scenario(plane, longhorn, webhook.register())
         with VirtController(scenario, back_off=1) as controller:
-            found = Fleet(scenario, controller, webhook, kubeconfig)
-            yield found
+            yield Fleet(scenario, controller, webhook)
         scenario.close()
 
 
@@ -257,35 +219,6 @@ def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured:
     migrate(fleet)
     drain_and_restart(fleet)
     move_share_manager(fleet, moving)
-    observe(fleet)
-    opt_in_the_namespace(fleet)
-    uninstall(fleet)
-
-
-def observe(fleet: Fleet) -> None:
-    with fleet.serving("observing", action="observe"):
-        rows = fleet.agreed()
-    assert not any(row["ifStarted"]["together"] for row in rows.values())
-    assert {row["ifStarted"]["future"] for row in rows.values()} == {"anywhere"}
-    assert all("not active" in row["advice"] for name, row in rows.items() if name.startswith("moving"))
-
-
-def opt_in_the_namespace(fleet: Fleet) -> None:
-    labels = {"metadata": {"labels": {OPT_IN: "true"}}}
-    fleet.plane.request("PATCH", f"/api/v1/namespaces/{fleet.scenario.namespace}", labels)
-    with fleet.serving("by-namespace", opt_in="namespace"):
-        rows = fleet.agreed()
-    foreign = [row for name, row in rows.items() if name.startswith("foreign")]
-    assert {(row["optedInBy"], row["reason"]) for row in foreign} == {("namespace", "NotReviewed")}
-    assert {row["ifStarted"]["text"] for row in foreign} == {f"prefers {fleet.nodes[1]} (NodeMismatch)"}
-
-
-def uninstall(fleet: Fleet) -> None:
-    with fleet.uninstalled():
-        rows = fleet.agreed()
-        assert fleet.head()["activity"] == "not-installed"
-    assert not any(row["ifStarted"]["together"] for row in rows.values())
-    assert all(not row["commands"] for row in rows.values() if not row["plan"] or row["plan"]["action"] != "migrate")
 
 
 def back_up(fleet: Fleet, snapshot: Path) -> None:
