@@ -198,13 +198,6 @@ def test_a_vm_pod_is_counted_by_what_opts_its_vm_in():
     assert found == dict.fromkeys(OptedInBy, 0) | {OptedInBy.ANNOTATION: 1, OptedInBy.NOTHING: 2}
 
 
-def test_a_vm_that_chooses_its_mode_is_counted_with_that_mode():
-    metrics = Metrics()
-    pod = virt_launcher(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"})
-    post(client_for(metrics=metrics), review(pod))
-    assert count(metrics, decided("preferred", "CoScheduled", mode="preferred")) == 1
-
-
 # A catalog that has not synced
 
 
