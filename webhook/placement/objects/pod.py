@@ -25,7 +25,8 @@ MAX_DETAILS = 16 * 1024
 MAX_NAME = 253  # characters; a made-up review may have longer names than the API server accepts
 # The manifest's key that marks a pod whose details were too long to decode.
 UNDECODED = "undecoded"
-_STRING, _QUOTE, _BRACE = 100, 40, 250  # bytes: a string without its characters; a string's half and a map of a term
+# Bytes of memory: of a string without its characters; of each quote and each entry of a map in the text of a term.
+_STRING, _QUOTE, _ENTRY = 100, 40, 80
 _TERMS = frozenset({"podAntiAffinity", "podAffinity"})
 _KEPT_LABELS = (APP_LABEL, CREATED_BY_LABEL, MIGRATION_LABEL)
 _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
@@ -147,12 +148,12 @@ def _without_details(manifest: Manifest) -> JsonObject:
 
 
 def _size_of_terms(affinity: JsonObject) -> int:
-    """Return roughly how many bytes of memory a pod's required terms take, by their strings and their braces."""
+    """Return roughly how many bytes a pod's required terms take in memory, by their strings and map entries."""
     kinds = _TERMS & affinity.keys()
     if not kinds:  # most pods
         return 0
     written = str([mappings(affinity, kind, REQUIRED) for kind in kinds])
-    return len(written) + _QUOTE * (written.count("'") + written.count('"')) + _BRACE * written.count("{")
+    return len(written) + _QUOTE * (written.count("'") + written.count('"')) + _ENTRY * written.count(": ")
 
 
 def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozenset[str]]:
