@@ -108,6 +108,33 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("hard", "used", "spec", "rejected"),
+    [
+        ({"requests.memory": "4Gi"}, {"requests.memory": "2Gi"}, {}, ""),
+        ({"memory": "3Gi"}, {"memory": "2Gi"}, {}, "memory (requested 2048Mi, used"),
+        ({"requests.memory": "3Gi"}, {"requests.memory": "2Gi"}, {}, "requests.memory (requested 2048Mi, used"),
+        ({"limits.cpu": "3"}, {"limits.cpu": "2"}, {}, "limits.cpu (requested 2, used 2 of 3)"),
+        ({"count/pods": "5"}, {"count/pods": "4"}, {}, ""),
+        ({"pods": "1"}, {"pods": "1"}, {}, "pods (requested 1, used 1 of 1)"),
+        ({"requests.devices.kubevirt.io/kvm": "1"}, {}, {}, ""),
+        ({"count/secrets": "0", "limits.memory": "0"}, {}, {}, ""),
+        ({"pods": "0"}, {}, {"scopes": ["Terminating"]}, ""),
+        ({"pods": "0"}, {}, {"scopeSelector": {"matchExpressions": []}}, ""),
+        ({"pods": "many"}, {}, {}, ""),
+    ],
+)
+def test_a_resource_quota_is_found_before_a_migration(hard: Object, used: Object, spec: Object, rejected: str) -> None:
+    own = vm_pod(node="node-b", requests={"memory": "2Gi", "devices.kubevirt.io/kvm": "1"})
+    own["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
+    quota = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": {"name": "limits", "namespace": "default"}}
+    found = result(
+        *SERVED, *NODES, vm(), migratable(), own, quota | {"spec": spec, "status": {"hard": hard, "used": used}}
+    )
+    assert found.detail.startswith(f"limits: {rejected}") if isinstance(found, Refusal) else not rejected
+    assert not isinstance(found, Refusal) or found.word == "ResourceQuota"
+
+
 @pytest.mark.parametrize(("manifests", "word", "detail"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_a_vm_stays_where_it_is(manifests: list[Object], word: str, detail: str) -> None:
     refusal = result(*manifests)

@@ -121,6 +121,7 @@ STORAGE_CLASS = _object(
     "provisioner volumeBindingMode allowedTopologies",
     parameters=_fields("migratable share"),
 )
+RESOURCE_QUOTA = _object(_metadata(), spec=_fields("scopes scopeSelector"), status=_fields("hard used"))
 LONGHORN_SETTING = _object(_metadata(), "value")
 KUBEVIRT = _object(
     _metadata(),

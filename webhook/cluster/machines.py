@@ -105,6 +105,7 @@ class Inventory:
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
+    quotas: dict[Key, JsonObject] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
@@ -122,6 +123,7 @@ class Inventory:
             "VirtualMachineInstance": self.vmis,
             "Pod": self.pods,
             "KubeVirt": self.kubevirts,
+            "ResourceQuota": self.quotas,
         }.get(kind)
         if kind == "Node":
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
@@ -152,8 +154,11 @@ class Inventory:
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
+        quotas = tuple(quota for (namespace, _), quota in self.quotas.items() if namespace == machine.namespace)
         known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.store.run_strategy(*key), age=age)
-        return replace(known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {})
+        return replace(
+            known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {}, quotas=quotas
+        )
 
     def next_pod(
         self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()

@@ -10,6 +10,7 @@ from itertools import chain
 
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import target_pod
+from webhook.fleet.quotas import exceeded_quota
 from webhook.fleet.states import Future, State, Status, decide_start
 from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
@@ -41,6 +42,7 @@ class Hindrance(StrEnum):
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
     GUARD = "NodeGuard"
+    QUOTA = "ResourceQuota"
 
 
 # These end by themselves, so a later run can move the VM.
@@ -123,6 +125,8 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     candidate = Candidate(read_manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
+    if quota := exceeded_quota(pod, machine.quotas):
+        return Refusal(Hindrance.QUOTA, quota)
     ready = has_condition(machine.vmi, "Ready")
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 

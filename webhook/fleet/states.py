@@ -54,6 +54,7 @@ class Machine:
     as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown. `missing` is
     an object that `template` depends on but that wasn't found.
     `age` is the age of the pod in seconds. `vm` and `vmi` are the objects of KubeVirt, empty if missing or unknown.
+    `quotas` are the ResourceQuotas of its namespace.
     """
 
     namespace: str
@@ -70,6 +71,7 @@ class Machine:
     age: float | None = None
     vm: JsonObject = field(default_factory=dict)
     vmi: JsonObject = field(default_factory=dict)
+    quotas: tuple[JsonObject, ...] = ()
 
     @property
     def key(self) -> Key:

@@ -136,6 +136,7 @@ LONGHORN_VERSION = "current-longhorn-version"
 TOOL_KINDS = (
     Kind(KUBEVIRT, "KubeVirt", shapes.KUBEVIRT),
     Kind(LONGHORN, "Setting", shapes.LONGHORN_SETTING, query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"}),
+    Kind("v1", "ResourceQuota", shapes.RESOURCE_QUOTA),
     # Instance types, preferences, and the revisions of both.
     Kind("apps/v1", REVISION, shapes.REVISION, query={"labelSelector": NAME_LABEL}),
     *(Kind("instancetype.kubevirt.io/v1beta1", name, shapes.INSTANCE_TYPE) for name in sorted(KINDS - {REVISION})),
