@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import Object, claim, node, storage, volume
 from tests.support.fleet import statuses, vm, vm_pod, vmi
-from webhook.fleet.traffic import Traffic, crossing, describe_traffic, read_rates
+from webhook.fleet.traffic import Traffic, crossing, read_rates, summarize_traffic
 
 READ, WRITE = "kubevirt_vmi_storage_iops_read_total", "kubevirt_vmi_storage_write_traffic_bytes_total"
 DISKS = {"remote": Traffic(10, 1), "local": Traffic(20, 2), "block": Traffic(40, 4), "config": Traffic(80, 8)}
@@ -68,5 +68,8 @@ def test_nothing_of_a_stopped_vm_crosses_the_network() -> None:
     assert crossing(found, {("default", "vm1"): DISKS}) == Traffic()
 
 
-def test_the_summary_says_how_much_traffic_crosses_the_network() -> None:
-    assert describe_traffic(Traffic(1e8, 110)) == "110 operations and 100.0 MB per second cross the network"
+def test_the_summary_says_how_few_vms_make_most_of_the_traffic() -> None:
+    words = "111 operations and 100.0 MB per second cross the network; 2 of the 4 VMs make 90% of it"
+    traffic = [Traffic(1e6, 1), Traffic(), Traffic(89e6, 100), Traffic(10e6, 9), Traffic(0, 1)]
+    assert summarize_traffic(traffic) == {"operations": 111, "bytes": 100_000_000, "vms": 4, "makers": 2, "text": words}
+    assert summarize_traffic([])["text"] == "0 operations and 0.0 MB per second cross the network"

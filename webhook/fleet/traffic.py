@@ -1,7 +1,9 @@
 """The I/O of VMs that crosses the network: the rates of their disks, as far as another node serves them."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 
 from webhook.fleet.states import Status
@@ -17,6 +19,7 @@ _METRICS = {
 }
 EXAMPLE = _METRICS["operations"][0]
 WINDOW = "10m"
+MOST = 0.9  # the share of the traffic that the summary attributes to as few VMs as possible
 
 
 def query() -> str:
@@ -81,6 +84,11 @@ def crossing(status: Status, rates: Rates) -> Traffic:
     return total
 
 
-def describe_traffic(total: Traffic) -> str:
-    """Return a clause about the traffic that crosses the network."""
-    return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network"
+def summarize_traffic(traffic: Iterable[Traffic]) -> JsonObject:
+    """Return the sum of what crosses the network, and how few of the VMs with such traffic make most of its bytes."""
+    found = sorted((each for each in traffic if each != Traffic()), key=lambda each: each.bytes, reverse=True)
+    total, sums = sum(found, Traffic()), list(accumulate(each.bytes for each in found))
+    makers = bisect_left(sums, MOST * total.bytes) + 1 if total.bytes else 0
+    text = f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network"
+    text += f"; {makers:,} of the {len(found):,} VMs make {MOST:.0%} of it" if makers else ""
+    return total.as_json() | {"vms": len(found), "makers": makers, "text": text}

@@ -7,7 +7,7 @@ from webhook.cluster.machines import Inventory, NodeLoad, node_loads
 from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status
-from webhook.fleet.traffic import Traffic, crossing, describe_traffic
+from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
@@ -54,12 +54,8 @@ def _summary(
     moves, to_opt_in = sum(each.action == "migrate" for each in plan), sum(bool(each.stopped_by) for each in helped)
     listed = ", ".join(f"{number} {WORDS.get(key, key)}" for key, number in counts.items() if number)
     text = f"{states.total()} {'VM' if states.total() == 1 else 'VMs'}{': ' * bool(listed)}{listed}"
-    crossed: JsonObject | None = None
-    if traffic:
-        total = sum(traffic.values(), Traffic())
-        crossed = total.as_json() | {"vms": sum(each != Traffic() for each in traffic.values())}
-        crossed["text"] = describe_traffic(total)
-        text += f"; {crossed['text']}"
+    crossed = summarize_traffic(traffic.values()) if traffic else None
+    text += f"; {crossed['text']}" if crossed else ""
     if apart:
         text += f"; {moves} of {len(apart)} would be together after recolocate" if moves else ""
         text += f"; {len(helped)} of {len(apart)} would be together after a restart"
