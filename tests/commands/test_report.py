@@ -106,6 +106,21 @@ def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(
     assert row[5:8] == ["Stopped", "-", "-"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "column"),
+    [
+        (["--sort-by", "state"], ["apart", "foreign", "off", "together"]),
+        (["--sort-by", "storage"], ["off", "apart", "foreign", "together"]),
+        (["nodes", "--sort-by", "vms"], ["node-b", "node-a"]),
+        (["--apart", "-o", "name"], ["virtualmachine.kubevirt.io/apart", "virtualmachine.kubevirt.io/foreign"]),
+        (["nodes", "-o", "name", "--sort-by", "cpu"], ["node/node-b", "node/node-a"]),
+    ],
+)
+def test_programs_get_sorted_rows_and_names(snapshot: Path, arguments: list[str], column: list[str]) -> None:
+    rows = rows_of(run_report("--snapshot", snapshot, "-n", "default", "--no-headers", *arguments))
+    assert [row[0] for row in rows] == column
+
+
 def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list(snapshot: Path) -> None:
     report = report_on("--snapshot", snapshot)
     assert report["vms"][1] == {
@@ -185,6 +200,7 @@ def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path) -> None:
     ("arguments", "message"),
     [
         (["-A", "-n", "shop"], "specify either -A or -n, not both"),
+        (["--sort-by", "cpu"], "--sort-by of vms is one of: name, state, node, storage"),
         (["-l", "a=b=c"], "invalid label selector 'a=b=c'"),
     ],
 )

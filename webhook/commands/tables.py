@@ -20,6 +20,7 @@ def render_table(
     *,
     colors: Mapping[str, str] = MappingProxyType({}),
     columns: int | None = None,
+    headers: bool = True,
 ) -> str:
     """Return the rows as a table, empty without rows. `colors` are those of cells, by their first word.
 
@@ -32,7 +33,7 @@ def render_table(
     indent = sum(widths[:-1]) + GAP * (len(heads) - 1)
     if columns:
         widths[-1] = min(widths[-1], max(columns - indent, MIN_WIDTH))
-    lines = [_line(heads, widths, {})]
+    lines = [_line(heads, widths, {})] * headers
     for *others, last in cells:
         first, *more = textwrap.wrap(last, widths[-1], break_on_hyphens=False) or [""]
         lines += [_line([*others, first], widths, colors), *(" " * indent + part for part in more)]

@@ -1,5 +1,6 @@
 """`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from webhook.commands.options import (
 )
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report
-from webhook.commands.report.table import render_nodes, render_vms
+from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
@@ -38,12 +39,19 @@ EXIT_APART = 1
 @output_option(
     "table",
     "wide",
+    "name",
     "json",
     "yaml",
     "html",
     text="The output format. wide prints one line per VM, with claims, reasons and predictions. html prints a page for "
     "a browser.",
 )
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(dict.fromkeys(itertools.chain(*SORTS.values())))),
+    help=f"Sort by this. VMs: {', '.join(SORTS['vms'])}. Nodes: {', '.join(SORTS['nodes'])}.",
+)
+@click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
 @prometheus_options
 @live_options
@@ -55,6 +63,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     only_apart: bool,
     snapshots: tuple[Path, ...],
     output: str,
+    sort_by: str | None,
+    no_headers: bool,
     fail_on: str | None,
     prometheus: str,
     prometheus_token: str,
@@ -70,13 +80,15 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     Examples:
       kubevirt-scheduler report -A
       kubevirt-scheduler report -n shop -l app=db --apart
-      kubevirt-scheduler report nodes
+      kubevirt-scheduler report nodes --sort-by apart
       kubevirt-scheduler report --snapshot cluster.json -o wide
       kubevirt-scheduler report -A -o html > fleet.html
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
+    if sort_by not in (None, *SORTS[what]):
+        raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
     labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
     fleet = read_fleet(snapshots, live)
     scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
@@ -87,17 +99,21 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     found = fleet.origin() | build_report(statuses, fleet.inventory, around)
     if only_apart:
         found["vms"] = [vm for vm in found["vms"] if vm["state"] == State.APART]
-    click.echo(_rendered(found, what, output, everywhere=scope.namespace is None), nl=False)
+    if sort_by:
+        found[what].sort(key=SORTS[what][sort_by])
+    click.echo(_rendered(found, what, output, everywhere=scope.namespace is None, headers=not no_headers), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
 
 
-def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool) -> str:
+def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
     if output in ("json", "yaml"):
         return as_data(found, output)
     if output == "html":
         return page.render(found)
+    if output == "name":
+        return render_names(found, what)
     if what == "nodes":
-        return render_nodes(found)
+        return render_nodes(found, headers=headers)
     columns = shutil.get_terminal_size((COLUMNS, 24)).columns
-    return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns)
+    return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)

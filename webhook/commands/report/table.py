@@ -1,7 +1,8 @@
 """Render the report on the fleet as text: a table of VMs with a summary, or a table of nodes."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from webhook.commands.tables import NO_VALUE, render_table
 from webhook.placement.objects.fields import JsonObject, mapping, printable
@@ -13,10 +14,25 @@ NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
 _OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
+# The keys of --sort-by. The largest number comes first.
+SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
+    "vms": {
+        "name": lambda vm: vm["name"],
+        "state": lambda vm: vm["state"],
+        "node": lambda vm: vm["node"] or "",
+        "storage": lambda vm: vm["storageNode"] or "",
+    },
+    "nodes": {
+        "name": lambda node: node["name"],
+        "vms": lambda node: -node["vms"],
+        "apart": lambda node: -node["states"]["apart"],
+    }
+    | {resource: lambda node, of=resource: -(node["requested"].get(of) or 0) for resource in RESOURCES},
+}
 
 
-def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int) -> str:
-    """Return the settings, a table of VMs and the summary.
+def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int, headers: bool) -> str:
+    """Return the settings, a table of VMs and the summary, or without `headers` only the rows of the table.
 
     `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise text wraps after these `columns`.
     """
@@ -28,7 +44,9 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
         rows = [
             [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
         ]
-    table = render_table(heads, rows, colors=COLORS, columns=None if wide else columns)
+    table = render_table(heads, rows, colors=COLORS, columns=None if wide else columns, headers=headers)
+    if not headers:
+        return table
     lines = (mapping(report, "webhook").get("text"), report["summary"]["text"], report["summary"]["nfs"]["text"])
     head, *below = (
         f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else ""
@@ -37,9 +55,16 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
     return "\n".join(filter(None, (head, table, "".join(below))))
 
 
-def render_nodes(report: JsonObject) -> str:
+def render_nodes(report: JsonObject, *, headers: bool) -> str:
     """Return the table of nodes, empty without nodes."""
-    return render_table(NODE_HEADS, [list(_node_cells(node)) for node in report["nodes"]], colors=COLORS)
+    rows = [list(_node_cells(node)) for node in report["nodes"]]
+    return render_table(NODE_HEADS, rows, colors=COLORS, headers=headers)
+
+
+def render_names(report: JsonObject, what: str) -> str:
+    """Return the VMs or the nodes as `kubectl get -o name` does."""
+    kinds = ("node" if what == "nodes" else f"{each['kind'].lower()}.kubevirt.io" for each in report[what])
+    return "".join(f"{kind}/{each['name']}\n" for kind, each in zip(kinds, report[what], strict=True))
 
 
 def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]:
