@@ -109,10 +109,27 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert without_settings(missing.stderr) == problem
 
 
-@pytest.mark.parametrize("arguments", ["-A -n shop", "-A vm1"])
-def test_options_that_contradict_are_rejected(run: Any, arguments: str) -> None:
-    result = run(*arguments.split())
-    assert (result.exit_code, "-A cannot be combined with -n or names" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "others"), [("-A", "-n shop"), ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json")]
+)
+def test_options_that_contradict_are_rejected(run: Any, option: str, others: str) -> None:
+    result = run(option, *others.split())
+    assert (result.exit_code, f"{option} cannot be combined with " in result.stderr) == (2, True)
+
+
+def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(run: Any, server: ApiServer) -> None:
+    assert run("-A", "--restart-list").stdout.splitlines() == [
+        f"kubevirt-scheduler opt-in foreign -n default --yes && virtctl restart foreign -n default  # 7Gi {WHY}",
+        f"virtctl restart fixed -n default  # 5Gi {WHY}",
+    ]
+    once = vm("fixed")
+    once["spec"]["runStrategy"] = "Once"
+    server.put(once)
+    assert "kubectl delete vmi fixed -n default  #" in run("-A", "--restart-list").stdout
+    once["spec"]["runStrategy"] = "Halted"
+    server.put(once, vm("foreign"), migratable("foreign"))
+    nothing = run("-A", "--restart-list")
+    assert (nothing.stdout, without_settings(nothing.stderr)) == ("", "No VM needs a restart.\n")
 
 
 def test_a_vm_that_migrates_already_waits(run: Any, server: ApiServer) -> None:

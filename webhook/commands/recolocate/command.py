@@ -19,7 +19,7 @@ from webhook.commands.options import (
     selector_option,
 )
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
-from webhook.commands.recolocate.plan import describe, relocations, render, why
+from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
 from webhook.commands.suggestions import complete, not_found
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
@@ -68,6 +68,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
+@click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
 @prometheus_options
 @live_options
@@ -80,6 +81,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     most: int | None,
     parallel: int,
     settle: float,
+    restart_list: bool,
     output: str,
     prometheus: str,
     prometheus_token: str,
@@ -97,9 +99,12 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate -A
       kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
       kubevirt-scheduler recolocate -n shop vm1 --yes
+      kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
         raise click.UsageError("-A cannot be combined with -n or names")
+    if restart_list and (yes or most or output == "json"):
+        raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     cluster = connect(**live)
     webhook = live_webhook(cluster)
     with answered():
@@ -111,7 +116,10 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     plan = partial(_plan, cluster, scope, names, webhook.predicting, rates)
     proposals = plan(is_first=True)
     show_settings(webhook)
-    if yes:
+    if restart_list:
+        lines = list(restart_lines(proposals))
+        click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
+    elif yes:
         moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
         _print_risks(proposals if names else (), settle if moves else None)
         with answered():

@@ -1,4 +1,4 @@
-"""The plan of `recolocate`: as JSON, as text, and as moves to run."""
+"""The plan of `recolocate`: as JSON, as text, as moves to run, and as restarts where migration can't move a VM."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,7 +7,8 @@ from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
 from webhook.commands.tables import NO_VALUE, render_table
 from webhook.fleet.move import Hindrance, Move, Proposal, describe_gain
 from webhook.fleet.run import Relocation, ordered
-from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.fleet.wording import commands
+from webhook.placement.objects.fields import JsonObject, mapping, printable
 
 HEADS = ("NAMESPACE", "VM", "NODE", "STORAGE", "ACTION", "WHY")
 COLORS = {"migrate": "green", "restart": "yellow"}
@@ -41,6 +42,13 @@ def render(described: Sequence[JsonObject], most: int | None) -> str:
     moves, restarts = apart.count("migrate"), apart.count("restart")
     chosen = f"{most} of {moves}" if most is not None and most < moves else str(moves)
     return f"{table}\n{len(apart)} apart: {chosen} would migrate{f', {restarts} need a restart' * bool(restarts)}\n"
+
+
+def restart_lines(proposals: Iterable[Proposal]) -> Iterator[str]:
+    """Yield the lines of a script that restarts the VMs that only a restart moves to their storage."""
+    for each in proposals:
+        if each.action == "restart" and (found := commands(each.status, each.result)):
+            yield printable(f"{' && '.join(found)}  # {describe_gain(each.gain)}; {why(describe(each))}")
 
 
 def why(described: JsonObject) -> str:
