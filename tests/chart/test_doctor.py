@@ -83,14 +83,14 @@ def test_a_healthy_installation_passes_the_checks(
     plain_scenario.add_nodes(2)
     _, found = run_doctor(plane.kubeconfig, *options(installed))
     assert found["replicas"] == [("ok", "2 of 2 replicas are ready")]
-    for check in ("caches", "certificates", "calls", "selection"):
+    for check in ("caches", "certificates", "calls", "selection", "other-webhooks", "rights"):
         assert [level for level, _ in found[check]] == ["ok"], found[check]
     assert found["caches"][0][1].startswith("the caches of all ready replicas are up to date (oldest update: ")
     assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
     assert [level for level, _ in found["nodes"]] == ["ok"]
 
 
-def test_an_untrusted_certificate_is_a_failure(plane: ControlPlane, installed: Replicas) -> None:
+def test_missing_rights_and_an_untrusted_certificate_are_failures(plane: ControlPlane, installed: Replicas) -> None:
     role = f"{RBAC}/clusterroles/{installed.release.fullname}"
     configuration = f"{REGISTRATIONS}/{installed.release.fullname}"
     rules = plane.request("GET", role)["rules"]
@@ -107,7 +107,10 @@ def test_an_untrusted_certificate_is_a_failure(plane: ControlPlane, installed: R
             return found["certificates"][0][0] == "failure" and found["calls"][0][0] == "failure"
 
         plane.wait(distrusted, 30, "failed calls with an untrusted certificate")
-        assert run_doctor(plane.kubeconfig, *options(installed))[0] == 1
+        code, found = run_doctor(plane.kubeconfig, *options(installed))
+        account = f"system:serviceaccount:{NAME}:{installed.release.fullname}"
+        missing = "get mutatingwebhookconfigurations, update mutatingwebhookconfigurations"
+        assert (code, found["rights"]) == (1, [("failure", f"{account} lacks rights: {missing}")])
     finally:
         plane.request("PATCH", role, {"rules": rules})
         plane.request("PATCH", configuration, {"webhooks": webhooks})

@@ -32,6 +32,7 @@ from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SE
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import vm_pod, vmi
 from tests.support.paths import DOCS
+from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
 from webhook.cluster.client import ClusterClient
@@ -111,7 +112,7 @@ class Cluster:
         vms["name"] = VM_WEBHOOK
         excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAME]}
         for webhook in (vms, share_managers):
-            webhook["namespaceSelector"] = {"matchExpressions": [excluded]}
+            webhook |= {"namespaceSelector": {"matchExpressions": [excluded]}, "reinvocationPolicy": "IfNeeded"}
         server.put(self.configuration, certificates.objects[SECRET_PATH] | {"kind": "Secret"})
         for name in ("default", "shop", "longhorn-system", "kube-system", NAME):
             server.put(named("Namespace", name, labels={"kubernetes.io/metadata.name": name}))
@@ -157,7 +158,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 10
+    assert [line[0] for line in lines] == ["✓"] * 12
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.count("list", "virtualmachines") == 1
 
@@ -182,8 +183,8 @@ def script(verb: str, plural: str, *answers: Any) -> Change:
     return change
 
 
-def forbid(verb: str, plural: str) -> Change:
-    return lambda cluster: cluster.server.forbidden.add((verb, plural))
+def forbid(*rights: tuple[str, str]) -> Change:
+    return lambda cluster: cluster.server.forbidden.update(rights)
 
 
 def configure(**fields: Any) -> Change:
@@ -242,6 +243,10 @@ CONDITION = {"name": "from-kubevirt", "expression": "request.userInfo.username =
 PENDING = [replica("a", phase="Pending"), replica("b", phase="Pending")]
 ENDING = replica("c")
 ENDING["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
+OTHER_WEBHOOKS = [
+    named("MutatingWebhookConfiguration", name, webhooks=[{"name": "a", "rules": [{"resources": [resource]}]}])
+    for name, resource in (("z-policy", "pods"), ("z-jobs", "jobs"), ("a-policy", "pods"))
+]
 OPTED_IN_HERE = virtual_machine(annotations={OPT_IN: "true"})
 EXHAUSTED = refusal(403, "exceeded quota")
 
@@ -271,7 +276,7 @@ AFTER_CASES: dict[str, Case] = {
     "not installed": (CONFIGURATION, "failure", "not found", lambda it: it.server.delete(it.configuration)),
     "configuration forbidden": (
         CONFIGURATION, "unknown", "not checked: the API server responded with 403: mutatingweb",
-        forbid("get", "mutatingwebhookconfigurations"),
+        forbid(("get", "mutatingwebhookconfigurations")),
     ),
     "a cached disk of an opted-in VM": (
         "loopback-nfs", "warning", "NFS: 1 (default/vm1)", put(cached_vm(cache="writethrough"), OPTED_IN_HERE)
@@ -297,7 +302,7 @@ AFTER_CASES: dict[str, Case] = {
     "no Secret": (
         "certificates", "failure", f"Secret {NAME}/{NAME}-tls not found", remove(named("Secret", f"{NAME}-tls", NAME))
     ),
-    "Secret forbidden": ("certificates", "unknown", "not checked: ", forbid("get", "secrets")),
+    "Secret forbidden": ("certificates", "unknown", "not checked: ", forbid(("get", "secrets"))),
     "no Secret is mounted": ("certificates", "failure", "have no Secret", put(deployment(args=["serve"]))),
     "an old certificate": ("certificates", "failure failure warning", "expires on", put_old_certificate),
     "another account": ("accounts", "failure", "virtualization:controller", put(*OTHER_CONTROLLER)),
@@ -319,6 +324,20 @@ AFTER_CASES: dict[str, Case] = {
     ),
     "another Longhorn namespace": (
         "selection", "ok failure", '"storage" not found', setting("LONGHORN_NAMESPACE", "storage")
+    ),
+    "a later webhook": ("other-webhooks", "ok", "1 are called after this one", put(*OTHER_WEBHOOKS)),
+    "a later webhook without reinvocation": (
+        "other-webhooks", "warning", "1 (z-policy/a)", put(*OTHER_WEBHOOKS), configure(reinvocationPolicy="Never")
+    ),
+    "missing rights": (
+        "rights", "failure", "watch nodes, create events, delete pods, update leases, update mutatingwebhook",
+        forbid(("watch", "nodes"), ("delete", "pods"), ("create", "events")),
+        forbid(("update", "leases"), ("update", "mutatingwebhookconfigurations")),
+    ),
+    "no releases": ("rights", "ok", NAME, forbid(("delete", "pods")), setting("RELEASE", "false")),
+    "no releases in observe mode": ("rights", "ok", NAME, forbid(("delete", "pods")), setting("ACTION", "observe")),
+    "reviews forbidden": (
+        "rights", "unknown", "not you", script("post", "subjectaccessreviews", refusal(403, "not you"))
     ),
 }  # fmt: skip
 CASES = [
@@ -372,12 +391,25 @@ def test_tainted_nodes_and_pods_without_a_scheduler_are_reported(run: RunDoctor,
     ]
 
 
+def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Cluster) -> None:
+    run()
+    reviews = [each.body["spec"] for each in cluster.server.requests if each.plural == "subjectaccessreviews"]
+    asked = [each["resourceAttributes"] for each in reviews]
+    unnamed = {(each.get("group", ""), each["resource"], each["verb"]) for each in asked if "name" not in each}
+    assert unnamed == {(group, resource, verb) for group, resource, verbs in RIGHTS for verb in verbs}
+    assert {each["namespace"] for each in asked if each["resource"] == "sharemanagers"} == {"longhorn-system"}
+    named_ones = {(each["resource"], each["namespace"], each["name"]) for each in asked if "name" in each}
+    own = {("secrets", NAME, f"{NAME}-tls"), ("leases", NAME, NAME)}
+    assert named_ones == own | {("mutatingwebhookconfigurations", "", NAME)}
+    assert {each["user"] for each in reviews} == {f"system:serviceaccount:{NAME}:{NAME}"}
+
+
 def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_levels(
     run: RunDoctor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.server.put(deployment(version="9.9.9"))
     report = json.loads(run("-o", "json").stdout)
-    assert report["summary"] == {"ok": 10, "warning": 1, "failure": 0, "unknown": 0}
+    assert report["summary"] == {"ok": 12, "warning": 1, "failure": 0, "unknown": 0}
     assert report["checks"][0]["docs"] == "docs/reference/doctor.md#replicas"
     monkeypatch.setenv("FORCE_COLOR", "1")
     lines = run().stdout.splitlines()

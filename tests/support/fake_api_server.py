@@ -254,6 +254,10 @@ class ApiServer:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
+        elif request.plural == "subjectaccessreviews":
+            asked = request.body["spec"]["resourceAttributes"]
+            allowed = (asked["verb"], asked["resource"]) not in self.forbidden
+            connection.answer(201, request.body | {"status": {"allowed": allowed}})
         else:
             verbs: dict[str, Callable[..., Any]] = {"list": self._list, "watch": self._watch, "post": self._create}
             verbs |= {"put": self._update, "patch": self._update, "delete": self._delete}

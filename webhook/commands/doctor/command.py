@@ -42,6 +42,8 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "calls": webhook_calls.calls,
     "selection": webhook_calls.selection,
     "undecided": webhook_calls.undecided,
+    "other-webhooks": webhook_calls.other_webhooks,
+    "rights": installed_webhook.rights,
     "nodes": nodes.nodes,
     "known-bugs": lambda inspection, _: products.known_bugs(inspection),
     "loopback-nfs": products.loopback_nfs,

@@ -1,4 +1,4 @@
-"""The checks of the installed webhook: its replicas, caches and certificates."""
+"""The checks of the installed webhook: its replicas, caches, certificates and rights."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,15 +8,18 @@ from certs.health import status
 from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
+from webhook.cluster.caches.kinds import kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.reading.api import Denied
+from webhook.placement.settings import Action
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
 EXPIRES_SOON = timedelta(days=7)
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
@@ -105,3 +108,42 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
             yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)
     if not report.problem and not distrusting and ends:
         yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
+
+
+def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Ask the API server whether the replicas' ServiceAccount has each right that their settings need."""
+    account = text(found.deployment, "spec", "template", "spec", "serviceAccountName") or "default"
+    user = f"system:serviceaccount:{found.namespace}:{account}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{found.namespace}", "system:authenticated"]
+    missing = []
+    for right in _needed_rights(inspection, found):
+        spec = {"resourceAttributes": right, "user": user, "groups": groups}
+        with answered():
+            review = inspection.cluster.send("POST", ACCESS_REVIEWS, {"spec": spec}, REQUEST_TIMEOUT)
+        if mapping(review, "status").get("allowed") is not True:
+            missing.append(f"{right['verb']} {right['resource']}")
+    if missing:
+        advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
+        yield failure(f"{user} lacks rights: {', '.join(missing)}", advice)
+    else:
+        yield ok(f"{user} has the rights that the webhook needs")
+
+
+def _needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
+    """Yield the resource attributes of each right."""
+    settings = found.settings
+    for kind in kinds(settings.longhorn_namespace, settings.opt_in):
+        for verb in ("list", "watch"):
+            yield {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": kind.namespace}
+    yield {"verb": "create", "resource": "events"}
+    if settings.release and settings.action is not Action.OBSERVE:
+        yield {"verb": "delete", "resource": "pods"}
+    configuration = f"/{inspection.configuration}" if "--webhook-configuration" in found.arguments else ""
+    for own, group, resource in (
+        (found.arguments.get("--tls-secret"), "", "secrets"),
+        (found.arguments.get("--lease"), "coordination.k8s.io", "leases"),
+        (configuration, "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ):
+        namespace, _, name = (own or "").partition("/")
+        for verb in ("get", "update") if name else ():
+            yield {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}

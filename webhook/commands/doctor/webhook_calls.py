@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
+from certs import CONFIGURATIONS
 from webhook.cluster.caches.kinds import (
     CLAIMS,
     KUBEVIRT_API,
@@ -139,6 +140,24 @@ def _store(inspection: Inspection, found: Installation, *kinds: Kind) -> Store:
     by_namespace = found.settings.opt_in is OptIn.NAMESPACE
     sources = (CLAIMS, NAMESPACES, STORAGE_CLASSES) if by_namespace else ()
     return Store(fact for kind in (*kinds, *sources) for fact in inspection.facts(kind))
+
+
+def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the API server calls this webhook again after those that it calls later, by their names."""
+    later = [
+        f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
+        for item in inspection.items(CONFIGURATIONS)
+        if text(item, "metadata", "name") > inspection.configuration
+        for webhook in mappings(item, "webhooks")
+        if any({"pods", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
+    ]
+    if later and any(text(webhook, "reinvocationPolicy") != "IfNeeded" for webhook in found.webhooks):
+        yield warning(
+            f"the API server calls other webhooks for pods after this one: {len(later)} ({listed(sorted(later))})",
+            "Set webhook.reinvocationPolicy to IfNeeded, so that this webhook checks their changes.",
+        )
+    else:
+        yield ok(f"no other webhook changes pods unseen; {len(later)} are called after this one")
 
 
 def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
