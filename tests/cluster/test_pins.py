@@ -1,6 +1,7 @@
 """Tests of what counts as a pin: which unbound pods take free capacity from the node of their pin."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import permutations
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_a_pin_counts_exactly_once_in_whatever_order_the_watches_show_it(server:
             shown = {*order[:number]}
             if each.startswith("relist"):
                 kind = Pod if each == "relist of pods" else VirtualMachineInstance
-                replica.store.swap_table(kind, replica.store.new_table(kind, list(replica.store.table(kind).values())))
+                replica.store.replace(kind, list(replica.store.table(kind).values()), nullcontext())
             else:
                 bound = {"nodeName": "node-a"} if "binding" in shown else {}
                 replica.show(vmi("vm1") if each == "VMI" else pin("vm1", **bound))

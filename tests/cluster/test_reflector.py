@@ -7,7 +7,7 @@ import gc
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -38,6 +38,7 @@ from tests.support.threads import own_threads
 from webhook.cluster.caches.kinds import Kind, kinds
 from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.tables import Table
 from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.placement.objects.facts import Claim, Fact, Pod, ShareManager
 
@@ -61,17 +62,6 @@ class StopAfterWaits(threading.Event):
             self._then()
             self.set()
         return self.is_set()
-
-
-class ProbeLock(AbstractContextManager[None]):
-    """A lock that records the result of `probe` on each release."""
-
-    def __init__(self, probe: Callable[[], Any]) -> None:
-        self.results: list[Any] = []
-        self._probe = probe
-
-    def __exit__(self, *_: object) -> None:
-        self.results.append(self._probe())
 
 
 @pytest.fixture
@@ -130,29 +120,38 @@ def cache(server: ApiServer) -> Cache:
 def test_a_reader_never_sees_a_partial_relist(server: ApiServer, cache: Cache) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     cache.follow()
-    known, seen = cache.store.claims, list[Any]()
+    known, seen = set(cache.store.claims), list[bool]()
 
     def second_page(connection: Any) -> None:
-        seen.append((cache.store.claims is known, len(cache.store.claims)))
+        seen.append(set(cache.store.claims) == known)
         connection.answer(200, {"metadata": {"resourceVersion": "9"}, "items": []})
 
     first_page = {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [claim("new")]}
     server.script("list", CLAIMS, body(first_page), second_page)
     cache.follow()
-    assert seen == [(True, 501)]
+    assert (seen, len(known)) == ([True], 501)
     assert cache.names == ["new"]
 
 
-def test_a_relist_clears_the_old_table_after_it_releases_the_lock(server: ApiServer) -> None:
-    tables: list[Any] = []
-    lock = ProbeLock(lambda: [len(table) for table in tables])
+def test_a_relist_fills_and_clears_tables_while_it_does_not_hold_the_lock(server: ApiServer) -> None:
+    changes: list[bool] = []
+
+    class WatchedTable(Table[Any]):
+        def put(self, fact: Any) -> None:
+            changes.append(lock.locked())
+            super().put(fact)
+
+        def remove(self, key: Any) -> Any:
+            changes.append(lock.locked())
+            return super().remove(key)
+
+    lock = threading.Lock()
     cache = Cache(server, lock=lock)
+    cache.store._tables[Claim] = WatchedTable()
     server.put(claim(), claim("disk2"))
-    cache.follow()
-    tables.append(cache.store.claims)
-    cache.follow()
-    assert lock.results[-1] == [2]
-    assert [len(table) for table in tables] == [0]
+    for _ in range(2):
+        cache.follow()
+    assert changes == [False] * 6
     assert cache.names == ["disk1", "disk2"]
 
 
@@ -329,7 +328,7 @@ def test_a_missing_permission_is_logged_once_with_the_api_servers_message(server
 
 def test_an_unexpected_error_is_logged_with_its_traceback_and_does_not_end_the_thread(server: ApiServer) -> None:
     class BrokenStore(Store):
-        def swap_table(self, *_: Any) -> None:
+        def replace(self, *_: Any) -> None:
             raise ZeroDivisionError
 
     cache = Cache(server)

@@ -41,7 +41,7 @@ def pod_table(*found: Object) -> Pods:
 
 def index_entries(table: Pods) -> dict[str, Any]:
     """The non-empty indexes of a pod table."""
-    tables = table, table.labeled, table.terms
+    tables = table, table.terms
     indexes = {name: found or {} for each in tables for name, found in vars(each).items() if not hasattr(found, "put")}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
     return {name: index for name, index in left.items() if index}

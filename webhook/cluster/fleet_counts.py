@@ -76,6 +76,6 @@ def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:
         and pod.alive
         and bool(pod.claims)
         # A tenant can create pods that look like those of VMs, but no VMI.
-        and store.vmis.with_uid(pod.vmi_uid) is not None
+        and bool(store.vmis.indexed(pod.namespace, pod.vmi_uid))
         and opted_in_by(pod, store, settings) is not OptedInBy.NOTHING
     )

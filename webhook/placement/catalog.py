@@ -32,8 +32,8 @@ class Catalog(Protocol):
     def volumes_by_handle(self, handle: str) -> Collection[Volume]:
         """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
 
-    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
-        """Find the ShareManager of a Longhorn volume."""
+    def share_manager(self, namespace: str, name: str) -> ShareManager | None:
+        """Find a ShareManager, which has the name of its Longhorn volume."""
 
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
         """List the share-manager pods of a Longhorn volume, in order of their names."""

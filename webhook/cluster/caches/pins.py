@@ -38,7 +38,7 @@ class _Sighting:
 
 
 class Pins:
-    """The pods with a pin, by VMI. Not thread-safe. `vmis` and `nodes` are the current tables of these kinds.
+    """The pods with a pin, by VMI. Not thread-safe. `vmis` and `nodes` are the tables of these kinds.
 
     `arrivals` are the pinned pods of known VMIs that the caches have shown for the first time. `shown` is called with
     the VMI of a pod that counts.
@@ -109,7 +109,7 @@ class Pins:
 
     def knows_vmi(self, namespace: str, uid: str) -> bool:
         """Return whether such a VMI exists. Without any VMI, as in a snapshot that has none, assume so."""
-        return not len(self.vmis) or self._find_vmi((namespace, uid)) is not None
+        return not len(self.vmis) or bool(self.vmis.indexed(namespace, uid))
 
     def vmi_of(self, pod: Pod) -> VirtualMachineInstance | None:
         """Return the VMI of a pod with a pin, also of one that is gone by now. None if it was never known."""
@@ -144,8 +144,7 @@ class Pins:
         self._changed.add(vmi)
 
     def _find_vmi(self, key: Key) -> VirtualMachineInstance | None:
-        found = self.vmis.with_uid(key[1])
-        return found if found and found.namespace == key[0] else None
+        return next(iter(self.vmis.indexed(*key)), None)
 
     def _evaluate(self, vmi: Key, now: float) -> None:
         if counted := self._counted.pop(vmi, None):
@@ -155,7 +154,7 @@ class Pins:
         if any(each.vmi is None and now - each.at >= MAX_AGE_WITHOUT_VMI for _, each in seen):
             self._distrust(vmi)
         ages = [(pod, now - each.at) for pod, each in seen]
-        pod = counting_pod(ages, self._max_age(vmi, now), lambda name: self.nodes.get(("", name)))
+        pod = counting_pod(ages, self._max_age(vmi, now), self.nodes.named)
         if pod and pod.pin:
             self._counted[vmi] = pod.key
             self._shown(vmi)

@@ -1,11 +1,10 @@
 """In-memory tables of pods, with the indexes that decisions need."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
 
-from webhook.cluster.caches.tables import Table
+from webhook.cluster.caches.tables import Entry, Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.kubevirt import APP_LABEL
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
@@ -20,7 +19,6 @@ def vm_key(pod: Pod) -> Key:
     return pod.namespace, pod.vmi_uid or pod.name
 
 
-Index = defaultdict[Any, dict[Key, Pod]]
 PodTerm = tuple[Pod, AffinityTerm]
 Label = tuple[str, str]
 Buckets = defaultdict[Label | None, dict[tuple[str, str, int], PodTerm]]
@@ -28,65 +26,6 @@ Place = tuple[tuple[str, bool], Label | None, tuple[str, str, int]]
 
 MIN_INDEXED = 100  # pods of a namespace; to search in fewer takes 0.05 ms
 MAX_INDEXES = 8  # of one namespace; each takes 5 MB per 50,000 pods
-
-
-def _remove_from(index: Index, entry: Any, key: Key) -> None:
-    """Remove a pod from an entry of an index, and an empty entry too: those of deleted namespaces must not pile up."""
-    pods = index[entry]
-    pods.pop(key, None)
-    if not pods:
-        del index[entry]
-
-
-class LabeledPods:
-    """Pods by namespace. In a large namespace, an index by label finds those that a selector may select.
-
-    The index of a label's key is built when the first selector names the key, and then maintained. A namespace has only
-    a few of them, so that selectors with made-up keys cost little memory and time.
-    """
-
-    def __init__(self) -> None:
-        self._by_namespace: Index = defaultdict(dict)
-        # For each namespace the keys of labels, and for each key the pods by value.
-        self._by_value: dict[str, dict[str, Index]] = {}
-
-    def put(self, pod: Pod) -> None:
-        """Add a pod. The table must not have it."""
-        key = pod.key
-        self._by_namespace[pod.namespace][key] = pod
-        for label, index in self._by_value.get(pod.namespace, {}).items():
-            if label in pod.labels:
-                index[pod.labels[label]][key] = pod
-
-    def remove(self, pod: Pod) -> None:
-        """Remove a pod of the table."""
-        _remove_from(self._by_namespace, pod.namespace, pod.key)
-        for label, index in self._by_value.get(pod.namespace, {}).items():
-            if label in pod.labels:
-                _remove_from(index, pod.labels[label], pod.key)
-        if pod.namespace not in self._by_namespace:
-            self._by_value.pop(pod.namespace, None)
-
-    def matching(self, namespace: str, selector: Selector) -> Collection[Pod]:
-        """List the pods of a namespace that the selector may select, and maybe others, by the rarest of its labels."""
-        found: Collection[Pod] = self._by_namespace.get(namespace, {}).values()
-        if len(found) < MIN_INDEXED:
-            return found
-        for requirement in selector:
-            if requirement.equal_to and (index := self._index(namespace, requirement.key)) is not None:
-                buckets = [index[value] for value in requirement.equal_to if value in index]
-                if sum(map(len, buckets)) < len(found):
-                    found = [pod for bucket in buckets for pod in bucket.values()]
-        return found
-
-    def _index(self, namespace: str, label: str) -> Index | None:
-        indexes = self._by_value.setdefault(namespace, {})
-        if label not in indexes and len(indexes) < MAX_INDEXES:
-            index = indexes[label] = defaultdict(dict)
-            for key, pod in self._by_namespace[namespace].items():
-                if label in pod.labels:
-                    index[pod.labels[label]][key] = pod
-        return indexes.get(label)
 
 
 class RepellingTerms:
@@ -153,37 +92,40 @@ def _rarest_label(term: AffinityTerm, buckets: Buckets) -> Iterable[Label | None
 class PlacedPods(Table[Pod]):
     """Pods that count on a node: the sum of their requests there, and what affects other pods.
 
-    `labeled`, `terms` and `oversized` have those with an effective node.
+    `terms` and `oversized` have those with an effective node.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._by_node: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self.labeled = LabeledPods()
+        self._label_keys: defaultdict[str, set[str]] = defaultdict(set)  # by namespace, see `matching`
         self.terms = RepellingTerms()
-        self.oversized: Index = defaultdict(dict)  # by namespace
-        self._unbound: dict[Key, Pod] = {}
+        self.oversized: Counter[str] = Counter()  # by namespace
+
+    def entries(self, fact: Pod) -> Iterator[Entry]:
+        """Yield where to find a pod: the kind of the entry, and its values."""
+        if fact.effective_node:
+            yield "placed", fact.namespace
+            if not fact.node and not fact.prefers:
+                yield "unbound", fact.effective_node
+            for label in self._label_keys.get(fact.namespace, ()):
+                if label in fact.labels:
+                    yield "label", fact.namespace, label, fact.labels[label]
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
-        key = fact.key
-        if key in self._by_key:
-            self.remove(key)
-        self._by_key[key] = fact
+        super().put(fact)
         if fact.effective_node:
             load = self._by_node[fact.effective_node]
             for resource, amount in fact.requests.items():
                 load[resource] += amount
-            self.labeled.put(fact)
             self.terms.put(fact)
-            if not fact.node and not fact.prefers:
-                self._unbound[key] = fact
             if fact.oversized:
-                self.oversized[fact.namespace][key] = fact
+                self.oversized[fact.namespace] += 1
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
-        removed = self._by_key.pop(key, None)
+        removed = super().remove(key)
         if removed is not None and removed.effective_node:
             load = self._by_node[removed.effective_node]
             for resource, amount in removed.requests.items():
@@ -192,12 +134,38 @@ class PlacedPods(Table[Pod]):
                     del load[resource]
             if not load:  # nor may the entries of deleted nodes, over the years
                 del self._by_node[removed.effective_node]
-            self.labeled.remove(removed)
             self.terms.remove(key)
-            self._unbound.pop(key, None)
             if removed.oversized:
-                _remove_from(self.oversized, removed.namespace, key)
+                self.oversized -= Counter([removed.namespace])  # without those of which there are none
+            if not self.indexed("placed", removed.namespace):
+                self._label_keys.pop(removed.namespace, None)
         return removed
+
+    def matching(self, namespace: str, selector: Selector) -> Collection[Pod]:
+        """List the placed pods of a namespace that the selector may select, and maybe others.
+
+        In a large namespace, an index finds them by the rarest label of the selector. The index of a label's key is
+        built when the first selector names the key, and then maintained. A namespace has only a few of them, so that
+        selectors with made-up keys cost little memory and time.
+        """
+        found = self.indexed("placed", namespace)
+        if len(found) < MIN_INDEXED:
+            return found
+        for requirement in selector:
+            if requirement.equal_to and self._indexes(namespace, requirement.key):
+                buckets = [self.indexed("label", namespace, requirement.key, value) for value in requirement.equal_to]
+                if sum(map(len, buckets)) < len(found):
+                    found = [pod for bucket in buckets for pod in bucket]
+        return found
+
+    def _indexes(self, namespace: str, label: str) -> bool:
+        keys = self._label_keys[namespace]
+        if label not in keys and len(keys) < MAX_INDEXES:
+            keys.add(label)
+            for pod in self.indexed("placed", namespace):
+                if label in pod.labels:
+                    self._by_entry["label", namespace, label, pod.labels[label]][pod.key] = pod
+        return label in keys
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the requests of the pods on a node, without the pod `excluding`."""
@@ -209,11 +177,11 @@ class PlacedPods(Table[Pod]):
 
     def nominated(self, node: str) -> Collection[Pod]:
         """List the unbound pods for which the scheduler has nominated this node."""
-        return [pod for pod in self._unbound.values() if pod.nominated and pod.effective_node == node]
+        return [pod for pod in self.indexed("unbound", node) if pod.nominated]
 
     def has_unbound(self, node: str, excluding: Key) -> bool:
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
-        return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
+        return any(pod.key != excluding for pod in self.indexed("unbound", node))
 
 
 class Pods(PlacedPods):
@@ -221,35 +189,37 @@ class Pods(PlacedPods):
 
     def __init__(self) -> None:
         super().__init__()
-        self._index: Index = defaultdict(dict)
         self._without_vm: defaultdict[Key, list[Pod]] | None = None  # see `mounting_without_vm`
+
+    def entries(self, fact: Pod) -> Iterator[Entry]:
+        """Yield where to find a pod: the kind of the entry, and its values."""
+        yield from super().entries(fact)
+        if fact.belongs_to_vm:
+            yield "app", fact.labels[APP_LABEL]
+            for claim in fact.claims:
+                yield "claim", fact.namespace, claim
+            if fact.is_virt_launcher:
+                yield "uid", fact.uid
+        if fact.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
+            yield "volume", fact.namespace, fact.labels.get(VOLUME_LABEL, "")
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
-        super().put(fact)
         self._without_vm = None
-        for entry in _entries(fact):
-            self._index[entry][fact.key] = fact
+        super().put(fact)
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
-        removed = super().remove(key)
-        if removed is not None:
-            self._without_vm = None
-            for entry in _entries(removed):
-                _remove_from(self._index, entry, key)
-        return removed
-
-    def _find(self, *entry: str) -> Collection[Pod]:
-        return self._index.get(entry, {}).values()
+        self._without_vm = None
+        return super().remove(key)
 
     def of_app(self, app: str) -> Collection[Pod]:
         """List the virt-launcher pods, or the hotplug pods, which mount hotplugged claims for a virt-launcher pod."""
-        return self._find("app", app)
+        return self.indexed("app", app)
 
     def serving(self, namespace: str, volume: str) -> list[Pod]:
         """List the share-manager pods of a Longhorn volume, sorted by name."""
-        return sorted(self._find("volume", namespace, volume), key=lambda pod: pod.key)
+        return sorted(self.indexed("volume", namespace, volume), key=lambda pod: pod.key)
 
     def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own.
@@ -257,9 +227,9 @@ class Pods(PlacedPods):
         Of a claim that very many pods mount, only the first ones count.
         """
         found: set[Key] = set()
-        for pod in islice(self._find("claim", namespace, claim), MAX_MOUNTING):
+        for pod in islice(self.indexed("claim", namespace, claim), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
-            owners = chain(*(self._find("uid", uid) for uid in pod.owners)) if pod.alive else ()
+            owners = chain(*(self.indexed("uid", uid) for uid in pod.owners)) if pod.alive else ()
             for launcher in (pod, *owners):
                 if launcher.is_virt_launcher and launcher.key not in found:
                     found.add(launcher.key)
@@ -275,15 +245,3 @@ class Pods(PlacedPods):
                 for mounted in pod.claims:
                     self._without_vm[pod.namespace, mounted].append(pod)
         return self._without_vm.get((namespace, claim), ())
-
-
-def _entries(pod: Pod) -> Iterator[tuple[str, ...]]:
-    """Yield where to find a pod: the kind of the entry, and its values."""
-    if pod.belongs_to_vm:
-        yield "app", pod.labels[APP_LABEL]
-        for claim in pod.claims:
-            yield "claim", pod.namespace, claim
-        if pod.is_virt_launcher:
-            yield "uid", pod.uid
-    if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
-        yield "volume", pod.namespace, pod.labels.get(VOLUME_LABEL, "")

@@ -112,11 +112,7 @@ class Reflector:
         return old if old is not None and old == fact else fact
 
     def _replace_table(self, facts: list[Fact]) -> None:
-        # Fill and clear outside the lock: with 50,000 pods each takes half a second, and decisions must not wait.
-        new = self._store.new_table(self.kind.fact, facts)
-        with self._lock:
-            old = self._store.swap_table(self.kind.fact, new)
-        old.clear_stepwise()
+        self._store.replace(self.kind.fact, facts, self._lock)
         self._record_contact()
 
     def _watch(self, version: str) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -30,19 +31,6 @@ from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
 
-TABLE_NAMES: dict[type[Fact], str] = {
-    Claim: "claims",
-    Volume: "volumes",
-    ShareManager: "share_managers",
-    Node: "nodes",
-    CSINode: "csi_nodes",
-    Pod: "pods",
-    VirtualMachine: "virtual_machines",
-    VirtualMachineInstance: "vmis",
-    Namespace: "namespaces",
-    StorageClass: "storage_classes",
-}
-
 NO_KEY: Key = ("", "")
 # Seconds. Long enough for replicas of a cluster without session affinity to remember each other until the next burst of
 # VMs. Short enough to forget the replica that got the calls before this one.
@@ -67,16 +55,30 @@ class Store:
     def __init__(
         self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic, taken_at: datetime | None = None
     ) -> None:
-        self.claims = Table[Claim]()
-        self.volumes = Volumes()
-        self.share_managers = Table[ShareManager]()
-        self.nodes = Table[Node]()
-        self.csi_nodes = Table[CSINode]()
-        self.pods = Pods()
-        self.virtual_machines = Table[VirtualMachine]()
-        self.vmis = VirtualMachineInstances()
-        self.namespaces = Table[Namespace]()
-        self.storage_classes = Table[StorageClass]()
+        self.claims, self.volumes, self.share_managers = Table[Claim](), Volumes(), Table[ShareManager]()
+        self.nodes, self.csi_nodes, self.pods = Table[Node](), Table[CSINode](), Pods()
+        self.virtual_machines, self.vmis = Table[VirtualMachine](), VirtualMachineInstances()
+        self.namespaces, self.storage_classes = Table[Namespace](), Table[StorageClass]()
+        self._tables: dict[type[Fact], Table[Any]] = {
+            Claim: self.claims,
+            Volume: self.volumes,
+            ShareManager: self.share_managers,
+            Node: self.nodes,
+            CSINode: self.csi_nodes,
+            Pod: self.pods,
+            VirtualMachine: self.virtual_machines,
+            VirtualMachineInstance: self.vmis,
+            Namespace: self.namespaces,
+            StorageClass: self.storage_classes,
+        }
+        # The queries that one table answers.
+        self.claim, self.share_manager = self.claims.find, self.share_managers.find
+        self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
+        self.node, self.csi_node, self.nominated_pods = self.nodes.named, self.csi_nodes.named, self.pods.nominated
+        self.share_manager_pods, self.mounting_pods = self.pods.serving, self.pods.mounting
+        self.other_mounting_pods = self.pods.mounting_without_vm
+        self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
+        self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values
         # The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour. The
         # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
         self.releases = NodeMemory(clock, RELEASE_SECONDS)
@@ -137,79 +139,36 @@ class Store:
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
-        found: Table[Any] = getattr(self, TABLE_NAMES[kind])
-        return found
+        return self._tables[kind]
 
-    def new_table(self, kind: type[Fact], facts: Iterable[Fact]) -> Table[Any]:
-        """Return a new table of one kind with these facts. Readers see it only after `swap_table`."""
-        new = type(self.table(kind))()
+    def replace(self, kind: type[Fact], facts: Iterable[Fact], lock: AbstractContextManager[Any]) -> None:
+        """Replace all facts of one kind. A pod also removes its reservation.
+
+        Readers hold the `lock`. It is free while a table is filled or cleared: with 50,000 pods, each takes half a
+        second, and decisions must not wait.
+        """
+        table = self._tables[kind]
+        other = type(table)()
         for fact in facts:
-            new.put(fact)
-        return new
-
-    def swap_table(self, kind: type[Fact], new: Table[Any]) -> Table[Any]:
-        """Replace the table of one kind and return the old table. A pod in the new table removes its reservation."""
-        old: Table[Any] = self.table(kind)
-        setattr(self, TABLE_NAMES[kind], new)
-        if isinstance(new, Pods):
-            launchers = new.of_app(VIRT_LAUNCHER)
-            self.pins.replace([pod for pod in launchers if pod.pin])
-            for pod in launchers if self.reservations else ():
-                if pod.node and vm_key(pod) in self.reservations and not ((one := old.get(pod.key)) and one.node):
-                    self.reservations.end(vm_key(pod))
-        elif kind in (Node, VirtualMachineInstance):
-            self.pins.vmis, self.pins.nodes = self.vmis, self.nodes
-            self.pins.change_all()
-        return old
-
-    def claim(self, namespace: str, name: str) -> Claim | None:
-        """Find a claim."""
-        return self.claims.get((namespace, name))
-
-    def volume(self, name: str) -> Volume | None:
-        """Find a PV by its own name."""
-        return self.volumes.get(("", name))
-
-    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
-        """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
-        return self.volumes.with_handle(handle)
-
-    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
-        """Find the ShareManager of a Longhorn volume."""
-        return self.share_managers.get((namespace, volume))
-
-    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
-        """List the share-manager pods of a Longhorn volume, sorted by name."""
-        return self.pods.serving(namespace, volume)
-
-    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
-        """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
-        return self.pods.mounting(namespace, claim)
-
-    def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
-        """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
-        return self.pods.mounting_without_vm(namespace, claim)
-
-    def namespace(self, name: str) -> Namespace | None:
-        """Find a namespace."""
-        return self.namespaces.get(("", name))
-
-    def all_namespaces(self) -> Collection[Namespace]:
-        """List the namespaces."""
-        return self.namespaces.values()
+            other.put(fact)
+        with lock:
+            table.exchange(other)  # which has the old facts then
+            if isinstance(table, Pods):
+                launchers = table.of_app(VIRT_LAUNCHER)
+                self.pins.replace([pod for pod in launchers if pod.pin])
+                for pod in launchers if self.reservations else ():
+                    if pod.node and vm_key(pod) in self.reservations and not ((one := other.get(pod.key)) and one.node):
+                        self.reservations.end(vm_key(pod))
+            elif kind in (Node, VirtualMachineInstance):
+                self.pins.change_all()
+        # Python frees a dict of 50,000 pods in one uninterruptible step, which stops all threads for 0.2 s.
+        for key in list(other):
+            other.remove(key)
 
     def storage_class_opts_in(self, name: str) -> bool:
         """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
-        found = self.storage_classes.get(("", name))
+        found = self.storage_classes.named(name)
         return bool(found and found.opts_in)
-
-    def node(self, name: str) -> Node | None:
-        """Find a node."""
-        return self.nodes.get(("", name))
-
-    def csi_node(self, name: str) -> CSINode | None:
-        """Find the CSI drivers on a node."""
-        return self.csi_nodes.get(("", name))
 
     def has_nodes(self) -> bool:
         """Return whether any node is known."""
@@ -258,20 +217,12 @@ class Store:
         found = self.virtual_machines.get((namespace, vm))
         return namespace, vm, found.uid if found else ""
 
-    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
-        """Find a VM."""
-        return self.virtual_machines.get((namespace, name))
-
     def run_strategy(self, namespace: str, name: str) -> str | None:
         """Return a VM's run strategy, empty if the VM is unknown; None for a VMI without a VM."""
         if vm := self.virtual_machine(namespace, name):
             return vm.strategy
         vmi = self.vmi(namespace, name)
         return None if vmi and vmi.owner_kind != "VirtualMachine" else ""
-
-    def vmi(self, namespace: str, name: str) -> VirtualMachineInstance | None:
-        """Find a VMI."""
-        return self.vmis.get((namespace, name))
 
     def unbound_pins(self) -> Collection[Pod]:
         """List the unbound pods of known VMIs that the webhook pinned, one of each VMI."""
@@ -284,13 +235,9 @@ class Store:
             total = {name: total.get(name, 0) + load.get(name, 0) for name in total.keys() | load.keys()}
         return total
 
-    def nominated_pods(self, node: str) -> Collection[Pod]:
-        """List the unbound pods for which the scheduler has nominated `node`."""
-        return self.pods.nominated(node)
-
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
-        return chain(*(table.labeled.matching(namespace, selector) for table in self._placed_pods()))
+        return chain(*(table.matching(namespace, selector) for table in self._placed_pods()))
 
     def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
