@@ -26,7 +26,7 @@ from webhook.cli import COMMANDS
 from webhook.commands.doctor.command import doctor
 from webhook.commands.serve import serve
 from webhook.placement.reasons import Mode
-from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, OptIn, Settings, read_settings
+from webhook.placement.settings import Action, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -50,7 +50,6 @@ EVERY_SETTING = {
     "kubevirtAccounts": ["system:serviceaccount:vms:kubevirt-controller"],
     "schedulerNames": {"kubevirt-scheduler": "default-scheduler", "a.b": "c", "taken-out": None},
     "migrationTargets": "prefer",
-    "logFormat": "text",
     "logLevel": "warning",
 }
 
@@ -93,7 +92,6 @@ def test_each_setting_reaches_the_program() -> None:
         session_affinity=False,
         release=False,
         release_after=600,
-        log_format=LogFormat.TEXT,
         log_level=LogLevel.WARNING,
     )
 

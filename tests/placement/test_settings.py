@@ -10,7 +10,6 @@ from webhook.placement.reasons import Mode
 from webhook.placement.settings import (
     PREFIX,
     Action,
-    LogFormat,
     LogLevel,
     MigrationTargets,
     OptIn,
@@ -44,7 +43,6 @@ VALID = [
     ("CO_SCHEDULE_RELEASE", "false", False),
     ("CO_SCHEDULE_RELEASE_AFTER", "5", 5),
     ("CO_SCHEDULE_RELEASE_AFTER", "3600", 3600),
-    ("CO_SCHEDULE_LOG_FORMAT", "text", LogFormat.TEXT),
     *(("CO_SCHEDULE_LOG_LEVEL", level, LogLevel(level)) for level in ("debug", "info", "warning", "error")),
 ]
 
@@ -103,7 +101,6 @@ INVALID = [
     ("CO_SCHEDULE_SESSION_AFFINITY", "ClientIP", "expected 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE", "yes", "expected 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE_AFTER", "4", "expected an integer from 5 to 3600"),
-    ("CO_SCHEDULE_LOG_FORMAT", "yaml", "expected 'json' or 'text'"),
     ("CO_SCHEDULE_LOG_LEVEL", "INFO", "expected 'debug' or 'info' or 'warning' or 'error'"),
 ]
 

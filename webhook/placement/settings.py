@@ -50,13 +50,6 @@ class MigrationTargets(StrEnum):
     PREFER = "prefer"
 
 
-class LogFormat(StrEnum):
-    """The format of a log line."""
-
-    JSON = "json"
-    TEXT = "text"
-
-
 class LogLevel(StrEnum):
     """The lowest level that is logged."""
 
@@ -159,7 +152,6 @@ class Settings:
     release: bool = True
     release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
-    log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO
 
 

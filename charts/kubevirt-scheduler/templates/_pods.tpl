@@ -30,8 +30,6 @@
   value: {{ $.Values.release.after | quote }}
 - name: CO_SCHEDULE_SCHEDULER_NAMES
   value: {{ include "kubevirt-scheduler.schedulerNames" $ | quote }}
-- name: CO_SCHEDULE_LOG_FORMAT
-  value: {{ .logFormat }}
 - name: CO_SCHEDULE_LOG_LEVEL
   value: {{ .logLevel }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""Structured logging: one line per event, in one format for this program and for gunicorn."""
+"""Structured logging: one line of JSON per event, of this program and of gunicorn."""
 
 import json
 import logging
@@ -14,8 +14,7 @@ from typing import Any, TextIO
 import msgspec
 
 from webhook.cluster.token_bucket import TokenBucket
-from webhook.placement.objects.fields import printable
-from webhook.placement.settings import LogFormat, Settings
+from webhook.placement.settings import Settings
 
 PIPE_BUF = 4096  # bytes; a writable pipe accepts this many without blocking
 # ms to wait for a slow reader. After a timeout, writes don't wait until the reader reads again.
@@ -93,10 +92,9 @@ class LogHandler(logging.Handler):
     It never writes the message of an exception: the message may quote the pod, and a pod may contain a passphrase.
     """
 
-    def __init__(self, stream: TextIO | LogStream, log_format: LogFormat) -> None:
+    def __init__(self, stream: TextIO | LogStream) -> None:
         super().__init__()
         self._stream = stream
-        self._render = _json if log_format is LogFormat.JSON else _logfmt
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
@@ -115,7 +113,11 @@ class LogHandler(logging.Handler):
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         line = {"time": datetime.now(UTC), "level": level.lower(), "event": event} | fields
-        self._stream.write(self._render(line) + "\n")
+        try:
+            text = msgspec.json.encode(line).decode()
+        except (TypeError, ValueError):  # half a surrogate pair, or a type that JSON does not have
+            text = json.dumps(line, default=str)
+        self._stream.write(text + "\n")
 
 
 # gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
@@ -125,7 +127,7 @@ _LOGGERS = (None, "gunicorn.error")
 
 def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> LogHandler:
     """Configure all logs of the process. A second call replaces the first configuration."""
-    handler = LogHandler(stream, settings.log_format)
+    handler = LogHandler(stream)
     handler.addFilter(limit)
     handler.setLevel(settings.log_level.upper())
     for name in _LOGGERS:
@@ -134,30 +136,6 @@ def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -
         logger.propagate = False
         logger.setLevel(settings.log_level.upper())
     return handler
-
-
-def _json(line: dict[str, Any]) -> str:
-    try:
-        return msgspec.json.encode(line).decode()
-    except (TypeError, ValueError):  # half a surrogate pair, or a type that JSON does not have
-        return json.dumps(line, default=str)
-
-
-def _logfmt(line: dict[str, Any]) -> str:
-    # A name or uid may contain terminal control characters.
-    return printable(" ".join(f"{name}={_logfmt_value(value)}" for name, value in line.items()))
-
-
-def _logfmt_value(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case datetime():
-            return value.isoformat()
-    text = str(value)
-    return json.dumps(text, ensure_ascii=False) if set(text) & set(' ="') else text
 
 
 def _type_name(error: BaseException) -> str:
