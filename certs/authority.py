@@ -1,9 +1,9 @@
 """Issue and read X.509 certificates in PEM. The caller passes the current time."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from ipaddress import ip_address
@@ -39,13 +39,10 @@ class BadCertificate(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its private key, both in PEM. `repr` hides both because `key` is secret."""
+    """A certificate and its private key, both in PEM."""
 
     certificate: bytes
-    key: bytes
-
-    def __repr__(self) -> str:
-        return "Issued(...)"
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +199,11 @@ def canonical(name: str) -> str:
     if _DNS.fullmatch(name):
         return name.lower()
     raise BadCertificate(f"{name!a} is neither a DNS name nor an IP address; omit scheme, port and path")
+
+
+def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return each name once, in the form of `canonical`. Raises BadCertificate."""
+    return tuple(dict.fromkeys(map(canonical, names)))
 
 
 def trust_anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from certs import files
 from certs import secret as bundles
-from certs.authority import BadCertificate, split, valid_cas
+from certs.authority import split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
 from certs.rotation import (
     FORCED,
@@ -19,7 +19,6 @@ from certs.rotation import (
     NEVER,
     ROLLOUT_TIMEOUT,
     PlannedStep,
-    Policy,
     Step,
     apply_step,
     new_bundle,
@@ -28,12 +27,12 @@ from certs.rotation import (
 from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, JsonObject, RetiringCA
 
 Clock = Callable[[], datetime]
-# Seconds between passes. An emptied caBundle is repaired after one interval; two GETs per interval cost little.
+# Seconds between passes, also after a failed one. An emptied caBundle is repaired after one interval; two GETs per
+# interval cost little.
 PASS_INTERVAL = 3.0
 CONFLICT_RETRY = 0.5  # seconds
 # Seconds that a starting replica gives the API servers to see the caBundle that it has published.
 PROPAGATION_DELAY = 1.0
-FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
 MOUNT_DELAY = timedelta(minutes=2)
 NOT_READ = "the caBundle is not read yet"
@@ -59,7 +58,7 @@ class PassResult:
     configuration_error: CertificateError | None
 
 
-def run_pass(objects: CertificateObjects, policy: Policy, now: Clock, forced: Step | None = None) -> PassResult:
+def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, forced: Step | None = None) -> PassResult:
     """Take the step that is due, or the forced one, and publish the bundle. Raises CertificateError.
 
     A pass reads the configuration before the Secret. So a replica with an older bundle than the published one also has
@@ -71,19 +70,19 @@ def run_pass(objects: CertificateObjects, policy: Policy, now: Clock, forced: St
     time, found = now(), bundles.read(secret)
     published = None if error else tuple(ca_bundles(configuration or {}).values())
     if isinstance(found, InvalidBundle):
-        if found.cause is Cause.FOREIGN or not policy.names:
+        if found.cause is Cause.FOREIGN or not names:
             raise found
         # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica
         # that answers may still use the old source.
         cas = dict.fromkeys(ca.decode() for one in published or () for ca in valid_cas(one, time))
         retiring = tuple(RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)[:MAX_RETIRING]
         step = PlannedStep(Step.START, str(found), time)
-        bundle = new_bundle(policy.names, time, policy, retiring)
+        bundle = new_bundle(names, time, retiring)
     else:
-        step = next_step(found, published, time, policy)
+        step = next_step(found, published, time, names)
         if forced and step.step not in (Step.START, Step.WITHDRAWN):
             step = PlannedStep(forced, FORCED, time)
-        bundle = apply_step(step.step, found, time, policy) if step.due <= time else found
+        bundle = apply_step(step.step, found, time, names) if step.due <= time else found
     if bundle is not found:
         objects.write_secret(bundles.written(bundle, secret))
     # A different caBundle alone is no repair: during a step, other replicas see the Secret before its caBundle.
@@ -101,7 +100,7 @@ def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[f
     """
     while True:
         try:
-            passed = run_pass(objects, Policy(), now, step)
+            passed = run_pass(objects, (), now, step)
         except CertificateError as error:
             if error.cause is not Cause.CONFLICT:
                 raise
@@ -143,7 +142,8 @@ def _publish(
 class CertificateController:
     """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes.
 
-    Without `secret`, another source fills the folder, and the controller publishes its `ca.crt`. Without
+    `names` are in canonical form. Without `secret`, another source fills the folder, and the controller publishes its
+    `ca.crt`. Without
     `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters. `problem` is the
     current error message, empty without an error. `untrusted` is the reason why API servers may reject the certificate
     of a starting replica. It is empty from the first pass that publishes nothing or fails.
@@ -155,16 +155,14 @@ class CertificateController:
         *,
         secret: tuple[str, str] | None,
         configuration: str | None,
-        policy: Policy,
+        names: tuple[str, ...],
         folder: Path,
         now: Clock = lambda: datetime.now(UTC),
     ) -> None:
-        """Store the settings; send no request. Raises BadCertificate for a Secret without names in the policy."""
-        if secret and not policy.names:
-            raise BadCertificate("a serving certificate needs a name")
+        """Store the settings; send no request."""
         self._objects = CertificateObjects(api, secret, configuration)
-        self._policy, self._folder, self._now = policy, folder, now
-        self._backoff, self._stale_since = FIRST_BACKOFF, NEVER
+        self._names, self._folder, self._now = names, folder, now
+        self._stale_since = NEVER
         self.steps: Counter[Step] = Counter()
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
@@ -188,7 +186,7 @@ class CertificateController:
             )
         if self.problem:
             log.info("certificate passes succeed again")
-        self.problem, self._last_logged, self._backoff = "", "", FIRST_BACKOFF
+        self.problem, self._last_logged = "", ""
         if published and self.untrusted == NOT_READ:
             self.untrusted = "API servers may not have seen the new caBundle yet"
             return PROPAGATION_DELAY
@@ -202,7 +200,7 @@ class CertificateController:
         return self._objects.configuration is not None and self._publish_provided_ca()
 
     def _reconcile_secret(self) -> bool:
-        passed = run_pass(self._objects, self._policy, self._now)
+        passed = run_pass(self._objects, self._names, self._now)
         if passed.damaged:
             self.failures[Cause.DAMAGED] += 1
             log.warning("damaged Secret replaced", extra={"reason": passed.damaged})
@@ -256,7 +254,4 @@ class CertificateController:
             log.warning(
                 "certificate pass failed", extra={"cause": error.cause, "reason": self.problem}, exc_info=unexpected
             )
-        # A recreated Secret gets another CA. A replica that reads it later is trusted later, so don't back off.
-        wait = min(self._backoff, PASS_INTERVAL) if error.cause is Cause.MISSING else self._backoff
-        self._backoff = min(self._backoff * 2, MAX_BACKOFF)
-        return wait * random.uniform(0.5, 1)  # noqa: S311 (jitter)
+        return PASS_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 (jitter)

@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 from certs import secret as bundles
 from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split, trust_anchor, valid_cas
 from certs.cluster import CertificateObjects, ca_bundles, hosts
-from certs.rotation import PlannedStep, Policy, next_step
+from certs.rotation import PlannedStep, next_step
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle
 
-# A replica takes a due step within seconds, and retries a failed pass within half a minute.
-OVERDUE = timedelta(minutes=5)
+OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Status:
     problem: str
 
 
-def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status:
+def status(objects: CertificateObjects, now: datetime) -> Status:
     """Read the Secret, and the configuration if possible. Raises CertificateError if the Secret can't be read."""
     try:
         configuration, problem = objects.read_configuration() or {}, ""
@@ -39,7 +38,7 @@ def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status
     leaf = bundles.content(secret, CERTIFICATE)
     if isinstance(found, Bundle):
         rows = _rows(found)
-        step = next_step(found, None if problem else tuple(published.values()), now, policy)
+        step = next_step(found, None if problem else tuple(published.values()), now)
         secret_problem = _overdue_problem(step, read(leaf), now)
     else:
         rows, step = _foreign_rows(leaf, bundles.content(secret, CA)), None

@@ -19,6 +19,7 @@ from certs.authority import (
     LEAF_LIFETIME,
     BadCertificate,
     Issued,
+    canonical_names,
     issue_ca,
     issue_leaf,
     key_matches,
@@ -167,3 +168,10 @@ def encrypted_key(issued):
 def test_input_that_is_not_a_usable_key_raises_a_one_line_error(ca, key):
     with pytest.raises(BadCertificate, match=r"^contains no unencrypted PEM private key$"):
         key_matches(Issued(ca.certificate, key(ca)))
+
+
+def test_canonical_names_are_normalized_and_unique():
+    assert canonical_names(("A.ns.svc", "a.ns.svc", "0:0::1")) == ("a.ns.svc", "::1")
+    for name in "bücher.example", "https://a.ns.svc", "a.ns.svc:443", "fe80::1%eth0", "10.0.0.0/8", "a.ns.svc\n", "":
+        with pytest.raises(BadCertificate, match="neither a DNS name nor an IP address"):
+            canonical_names((name,))

@@ -1,6 +1,6 @@
 """Random events on three replicas that share a Secret: served leaves stay trusted, and the replicas converge.
 
-API servers may see a new `caBundle` as late as the policy's `spread` allows; until then they use the previous one.
+API servers may see a new `caBundle` as late as `SPREAD` allows; until then they use the previous one.
 """
 
 from contextlib import suppress
@@ -17,12 +17,11 @@ from certs import secret as bundles
 from certs.authority import read, signed_by, split
 from certs.cluster import CertificateObjects
 from certs.controller import CertificateController, run_pass
-from certs.rotation import Policy, Step
+from certs.rotation import SPREAD, Step
 from certs.secret import CertificateError
 from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Crash, FakeCertificateCluster
 from tests.support.fake_clock import CertificateClock
 
-POLICY = Policy(NAMES)
 REPLICAS = 3
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
@@ -74,7 +73,7 @@ class Installation:
             self.api,
             secret=(NAMESPACE, NAME),
             configuration=CONFIGURATION,
-            policy=POLICY,
+            names=NAMES,
             folder=folder,
             now=self.clock,
         )
@@ -110,7 +109,7 @@ class Installation:
             elif self.seen:
                 before = self.seen[-1][0]
                 assert self.history.index(ca_bundle) > self.history.index(before), "an older bundle is published"
-                self.seen[-1] = before, self.clock() + POLICY.spread
+                self.seen[-1] = before, self.clock() + SPREAD
             self.seen.append((ca_bundle, self.clock() + 10_000 * DAY))
 
     def perform(self, action, *details):
@@ -162,7 +161,7 @@ class Installation:
 
     def rotate(self):
         with suppress(CertificateError):
-            run_pass(self.objects, Policy(), self.clock, Step.INTRODUCE)
+            run_pass(self.objects, (), self.clock, Step.INTRODUCE)
 
     def settle(self):
         """Run passes and let time pass until only one CA is left and all replicas serve the same leaf."""

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
-from certs.rotation import MAX_RETIRING, READ_BY_ALL, Policy, Step, apply_step, next_step
+from certs.authority import issue_ca, issue_leaf, read, signed_by
+from certs.rotation import MAX_RETIRING, READ_BY_ALL, Step, apply_step, next_step
 from certs.secret import Bundle, RetiringCA
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
@@ -25,7 +25,6 @@ WITH_RETIRING_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate.decode(
 SHORT_CA = issue_ca(START, 11 * DAY)
 LEAF_ENDS_WITH_CA = Bundle(SHORT_CA, issue_leaf(SHORT_CA, NAMES, START))
 
-POLICY = Policy(NAMES)
 RENEWAL_TIME = START + 20 * DAY
 CA_RENEWAL_TIME = START + 365 * DAY * 2 / 3
 SIGN_TIME = START + 5 * MINUTE
@@ -35,8 +34,8 @@ def published(bundle):
     return (bundle.ca_bundle(),) * 2
 
 
-def step(bundle, now=START, policy=POLICY, published_cas="equal"):
-    return next_step(bundle, published(bundle) if published_cas == "equal" else published_cas, now, policy)
+def step(bundle, now=START, names=NAMES, published_cas="equal"):
+    return next_step(bundle, published(bundle) if published_cas == "equal" else published_cas, now, names)
 
 
 def with_leaf_issued_at(now, ca=CA):
@@ -47,10 +46,9 @@ def with_leaf_issued_at(now, ca=CA):
 ALL_EMPTY = (b"", b"")
 ONE_EMPTY = (PUBLISHED.ca_bundle(), b"")
 ONE_OF_TWO = (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle())
-NAMES_OF_ANOTHER_NAMESPACE = Policy(("webhook.restored.svc",))
-NO_NAMES, ONE_NAME_LESS = Policy(), Policy((NAMES[1].upper(),))
-ONE_NAME_MORE = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
-LONGER_SPREAD = Policy(NAMES, spread=HOUR)
+NAMES_OF_ANOTHER_NAMESPACE = ("webhook.restored.svc",)
+NO_NAMES, ONE_NAME_LESS = (), NAMES[1:2]
+ONE_NAME_MORE = (*NAMES, "other.kubevirt-scheduler.svc")
 PUBLISHED_IN_FUTURE = replace(WITH_NEXT_CA, published=START + HOUR + TICK)
 FUTURE_CA = issue_ca(START + 400 * DAY)
 EXPIRED_NEXT_CA = replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY))
@@ -62,7 +60,7 @@ LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
 CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
 SHORT_CA_RENEWAL_TIME = START + 11 * DAY * 2 / 3
 
-# The bundle, what differs from START, POLICY and a published bundle, the step, and its due time.
+# The bundle, what differs from START, NAMES and a published bundle, the step, and its due time.
 TABLE = {
     # The lifetime of a bundle.
     "new bundle: renew is next": (SETTLED, {}, Step.RENEW, RENEWAL_TIME),
@@ -78,7 +76,6 @@ TABLE = {
     "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, Step.PUBLISHED, START),
     "spread is over": (PUBLISHED, {"now": SIGN_TIME}, Step.SIGN, SIGN_TIME),
     "spread, configuration unreadable": (PUBLISHED, {"now": SIGN_TIME, "published_cas": None}, Step.PUBLISH, SIGN_TIME),
-    "longer spread": (PUBLISHED, {"policy": LONGER_SPREAD}, Step.SIGN, START + HOUR),
     "one caBundle emptied during the spread": (PUBLISHED, {"published_cas": ONE_EMPTY}, Step.WITHDRAWN, START),
     "emptied when renew is due": (
         PUBLISHED,
@@ -101,10 +98,10 @@ TABLE = {
     "leaf is not yet valid": (FUTURE_LEAF, {}, Step.RENEW, START),
     "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, Step.RENEW, START),
     # Names.
-    "leaf lacks a name": (SETTLED, {"policy": ONE_NAME_MORE}, Step.RENEW, START),
-    "leaf has an extra name": (SETTLED, {"policy": ONE_NAME_LESS}, Step.RENEW, RENEWAL_TIME),
-    "policy without names": (SETTLED, {"policy": NO_NAMES}, Step.RENEW, RENEWAL_TIME),
-    "restored in another namespace": (SETTLED, {"policy": NAMES_OF_ANOTHER_NAMESPACE}, Step.RENEW, START),
+    "leaf lacks a name": (SETTLED, {"names": ONE_NAME_MORE}, Step.RENEW, START),
+    "leaf has an extra name": (SETTLED, {"names": ONE_NAME_LESS}, Step.RENEW, RENEWAL_TIME),
+    "no names": (SETTLED, {"names": NO_NAMES}, Step.RENEW, RENEWAL_TIME),
+    "restored in another namespace": (SETTLED, {"names": NAMES_OF_ANOTHER_NAMESPACE}, Step.RENEW, START),
 }
 
 
@@ -113,13 +110,6 @@ def test_next_step_returns_the_step_and_its_due_time(bundle, changes, expected, 
     found = step(bundle, **changes)
     assert (found.step, found.due) == (expected, due)
     assert found.why
-
-
-def test_a_policy_normalizes_and_deduplicates_its_names():
-    assert Policy(("A.ns.svc", "a.ns.svc", "0:0::1")).names == ("a.ns.svc", "::1")
-    for name in "bücher.example", "https://a.ns.svc", "a.ns.svc:443", "fe80::1%eth0", "10.0.0.0/8", "a.ns.svc\n", "":
-        with pytest.raises(BadCertificate, match="neither a DNS name nor an IP address"):
-            Policy((name,))
 
 
 # Steps
@@ -135,7 +125,7 @@ def leaf_is_signed(bundle):
 
 @pytest.mark.parametrize(("what", "until"), [(Step.START, START + 30 * DAY), (Step.REPLACE, START + READ_BY_ALL)])
 def test_start_issues_a_ca_and_a_leaf_and_the_old_ca_retires_with_its_leaf_or_early_if_replaced(what, until):
-    result = apply_step(what, ROTATING, START, POLICY)
+    result = apply_step(what, ROTATING, START, NAMES)
     assert leaf_is_signed(result)
     assert result.authority not in (CA, OTHER)
     assert (result.next_ca, result.published) == (None, None)
@@ -143,20 +133,20 @@ def test_start_issues_a_ca_and_a_leaf_and_the_old_ca_retires_with_its_leaf_or_ea
         RetiringCA(OLD.certificate.decode(), min(START + DAY, until)),
         RetiringCA(CA.certificate.decode(), until),
     )
-    assert apply_step(what, ROTATING, START + 365 * DAY, POLICY).retiring == ()
-    assert leaf_names(apply_step(what, SETTLED, START, Policy())) == NAMES
+    assert apply_step(what, ROTATING, START + 365 * DAY, NAMES).retiring == ()
+    assert leaf_names(apply_step(what, SETTLED, START, ())) == NAMES
 
 
 def test_after_many_starts_only_the_latest_old_cas_stay_trusted():
     result = [SETTLED]
     for _ in range(2 * MAX_RETIRING):
-        result.append(apply_step(Step.START, result[-1], START, POLICY))
+        result.append(apply_step(Step.START, result[-1], START, NAMES))
     last = [one.authority.certificate.decode() for one in result[-1 - MAX_RETIRING : -1]]
     assert [one.certificate for one in result[-1].retiring] == last
 
 
 def test_renew_changes_only_the_leaf():
-    result = apply_step(Step.RENEW, ROTATING, RENEWAL_TIME, POLICY)
+    result = apply_step(Step.RENEW, ROTATING, RENEWAL_TIME, NAMES)
     assert leaf_is_signed(result)
     assert read(result.leaf.certificate).not_after == RENEWAL_TIME + 30 * DAY
     assert replace(result, leaf=ROTATING.leaf) == ROTATING
@@ -168,22 +158,22 @@ ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
 
 
 def test_a_rotation_trusts_one_ca_then_two_then_one():
-    introduced = apply_step(Step.INTRODUCE, PUBLISHED, START, POLICY)
+    introduced = apply_step(Step.INTRODUCE, PUBLISHED, START, NAMES)
     assert introduced.next_ca != OTHER
     assert replace(introduced, next_ca=None) == SETTLED
-    published = apply_step(Step.PUBLISHED, introduced, START + MINUTE, POLICY)
+    published = apply_step(Step.PUBLISHED, introduced, START + MINUTE, NAMES)
     assert published == replace(introduced, published=START + MINUTE)
-    assert apply_step(Step.WITHDRAWN, published, START, POLICY) == introduced
-    signed = apply_step(Step.SIGN, published, SIGN_TIME, POLICY)
+    assert apply_step(Step.WITHDRAWN, published, START, NAMES) == introduced
+    signed = apply_step(Step.SIGN, published, SIGN_TIME, NAMES)
     assert leaf_is_signed(signed)
     assert signed.authority == introduced.next_ca
     assert (signed.next_ca, signed.published) == (None, None)
     assert signed.retiring == (RetiringCA(CA.certificate.decode(), read(SETTLED.leaf.certificate).not_after),)
     assert signed.ca_bundle() == published.ca_bundle()
-    assert apply_step(Step.DROP, signed, START + 30 * DAY - TICK, POLICY) == signed
-    assert apply_step(Step.DROP, signed, START + 30 * DAY, POLICY) == replace(signed, retiring=())
+    assert apply_step(Step.DROP, signed, START + 30 * DAY - TICK, NAMES) == signed
+    assert apply_step(Step.DROP, signed, START + 30 * DAY, NAMES) == replace(signed, retiring=())
 
 
 @pytest.mark.parametrize("what", [Step.SIGN, Step.PUBLISH])
 def test_steps_without_effect_return_the_same_bundle(what):
-    assert apply_step(what, SETTLED, START, POLICY) is SETTLED
+    assert apply_step(what, SETTLED, START, NAMES) is SETTLED

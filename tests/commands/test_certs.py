@@ -15,7 +15,7 @@ from certs.cluster import TIMEOUT, CertificateObjects
 from certs.controller import CertificateController, force
 from certs.files import trust_anchor_in
 from certs.health import status
-from certs.rotation import Policy, Step
+from certs.rotation import Step
 from tests.support.client_certificates import issue_client
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_api_server import status as response_status
@@ -34,7 +34,6 @@ from webhook.cli import commands
 from webhook.commands.options import DRY_RUN
 
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
-POLICY = Policy()
 DAY = timedelta(days=1)
 
 
@@ -80,7 +79,7 @@ def new_replica(api, tmp_path):
 
     def make(now=lambda: datetime.now(UTC)):
         controller = CertificateController(
-            api, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, policy=Policy(NAMES), folder=tmp_path, now=now
+            api, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, names=NAMES, folder=tmp_path, now=now
         )
         controller.run_pass()
         return controller
@@ -197,7 +196,7 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
     chain = b"".join((leaf.certificate, *others))
     put_foreign_secret(api, ca=root, leaf=Issued(chain, leaf.key))
     api.publish(root.certificate)
-    found = status(objects, now, POLICY)
+    found = status(objects, now)
     assert set(found.webhooks.values()) == {True}
     assert [what for what, _ in found.certificates] == ["serving certificate", *["intermediate CA"] * 2, "CA"]
     for served, trusted in ((chain, True), (leaf.certificate, False), (leaf.certificate + others[0], False)):
@@ -240,7 +239,7 @@ def issue_leaf_with_another_key():
 @pytest.mark.parametrize(("change", "problem"), PROBLEMS.values(), ids=PROBLEMS)
 def test_status_reports_the_problem(api, objects, change, problem):
     change(api)
-    found = status(objects, START, POLICY).problem
+    found = status(objects, START).problem
     assert problem in found
     assert bool(problem) is bool(found)
 
@@ -262,7 +261,7 @@ OVERDUE = {
 @pytest.mark.parametrize(("later", "problem", "trusted"), OVERDUE.values(), ids=OVERDUE)
 def test_status_reports_an_overdue_step(objects, new_replica, later, problem, trusted):
     new_replica(CertificateClock())
-    found = status(objects, START + later, POLICY)
+    found = status(objects, START + later)
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
     assert set(found.webhooks.values()) == {trusted}

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from certs.controller import CertificateController
-from certs.rotation import Policy
 from tests.support.builders import (
     OPT_IN,
     Object,
@@ -95,7 +94,7 @@ def readyz(*caches: Object, **problems: str) -> Any:
 def new_certificates(folder: Path, now: datetime) -> FakeCertificateCluster:
     """A webhook configuration, and a Secret that a replica has filled."""
     found = FakeCertificateCluster()
-    own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "policy": Policy(NAMES), "folder": folder}
+    own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "names": NAMES, "folder": folder}
     CertificateController(found, **own, now=lambda: now).run_pass()
     return found
 

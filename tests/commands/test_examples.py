@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
-from certs.rotation import Policy
 from tests.support.builders import Object, node, request, storage, virt_launcher, virtual_machine
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (
@@ -84,7 +83,7 @@ def vm_objects(namespace: str) -> list[Object]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
     certificates = FakeCertificateCluster()
-    own = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "policy": Policy(NAMES)}
+    own = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "names": NAMES}
     CertificateController(certificates, **own, folder=tmp_path / "own", now=lambda: datetime.now(UTC)).run_pass()
     (tmp_path / "tls").mkdir()
     for name in ("tls.crt", "tls.key", "ca.crt"):

@@ -12,7 +12,7 @@ from certs import health
 from certs.authority import Certificate, read
 from certs.cluster import CertificateObjects
 from certs.controller import force, read_bundle
-from certs.rotation import Policy, Step, plan
+from certs.rotation import Step, plan
 from certs.secret import CertificateError
 from webhook.commands.options import (
     DRY_RUN,
@@ -89,7 +89,7 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
-        report = health.status(_certificate_objects(secret, configuration, live), now, Policy())
+        report = health.status(_certificate_objects(secret, configuration, live), now)
     if output == "json":
         click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
     else:
@@ -150,7 +150,7 @@ def rotate_ca(yes: bool, drop_old: bool, secret: Key, configuration: str, **live
         objects.read_configuration()  # without it, the replicas could not continue
         introduced = bundle.next_ca is not None  # the replicas rotate already
         first = Step.REPLACE if drop_old else None if introduced else Step.INTRODUCE
-        steps = list(plan(bundle, first, _now(), Policy()))
+        steps = list(plan(bundle, first, _now()))
         if yes and first:
             force(objects, first, _now, time.sleep)
     for step in steps:

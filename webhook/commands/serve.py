@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from certs.authority import BadCertificate
+from certs.authority import BadCertificate, canonical_names
 from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.files import UnusableCertificate
-from certs.rotation import Policy
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.cluster.backend import Backend, LiveBackend, from_snapshot
 from webhook.cluster.client import ClusterClient
@@ -92,7 +91,6 @@ class TlsOptions:
     tls_names: tuple[str, ...]
     webhook_configuration: str | None
     client_ca_file: Path | None = None
-    policy: Policy = field(init=False)
 
     def __post_init__(self) -> None:
         """Validate the options."""
@@ -105,7 +103,7 @@ class TlsOptions:
                 "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
             )
         try:
-            self.policy = Policy(self.tls_names)
+            self.tls_names = canonical_names(self.tls_names)
         except BadCertificate as error:
             raise click.UsageError(f"--tls-name: {error}") from None
 
@@ -130,7 +128,7 @@ class TlsOptions:
                 api,
                 secret=self.tls_secret,
                 configuration=self.webhook_configuration,
-                policy=self.policy,
+                names=self.tls_names,
                 folder=folder,
             )
             trusted = client_ca(self.client_ca_file) if self.client_ca_file else None

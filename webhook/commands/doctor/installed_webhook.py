@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 from certs.cluster import CertificateObjects
 from certs.health import status
-from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
 from webhook.cluster.caches.kinds import kinds
@@ -91,7 +90,7 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
     now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
     advice = f"Show the certificates: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
     try:
-        report = status(objects, now, Policy())
+        report = status(objects, now)
     except CertificateError as error:
         if error.cause is Cause.FORBIDDEN:
             raise Denied(str(error)) from None
