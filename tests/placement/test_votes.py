@@ -24,7 +24,7 @@ def elected(votes: str) -> Choice | None:
         ("a a", Choice("a")),
         ("a b b", Choice("b", ("a",))),
         ("b a", Choice("b", ("a",))),
-        ("c a b b a", Choice("a", ("c", "b"))),
+        ("c a b b a", Choice("a", ("b", "c"))),
         ("a+", None),
         ("b+ b+ a", Choice("a")),
         ("a?", Choice("a", certain=False)),

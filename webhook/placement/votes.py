@@ -9,7 +9,7 @@ from webhook.placement.reasons import ClaimFinding
 
 
 class Choice(Struct, frozen=True):
-    """The node with the most votes, and the other nodes with a vote, in the order of their first vote.
+    """The node with the most votes, and the other nodes with a vote, in the same order.
 
     `certain` means that a share-manager serves one of the claims there. Otherwise, their share-managers are starting.
     """
@@ -38,7 +38,5 @@ def choose(findings: Iterable[ClaimFinding]) -> Choice | None:
     nodes = [finding.node for finding in voting if finding.node]
     if not nodes:
         return None
-    different = list(dict.fromkeys(nodes))
-    winner = max(different, key=nodes.count) if len(different) > 1 else different[0]  # most VMs have one
-    certain = any(finding.node == winner and not finding.reason for finding in voting)
-    return Choice(winner, tuple(node for node in different if node != winner), certain)
+    winner, *others = sorted(dict.fromkeys(nodes), key=nodes.count, reverse=True)
+    return Choice(winner, tuple(others), any(each.node == winner and not each.reason for each in voting))
