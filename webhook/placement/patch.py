@@ -6,7 +6,7 @@ server may reject. jsonpatch verifies the patch, because a patch that does not a
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonpatch
 import msgspec
@@ -80,43 +80,21 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     return operations
 
 
-class _SpecChange(NamedTuple):
-    """What to change in a pod's spec. Without a node, the affinity stays; an empty `scheduler` keeps the scheduler."""
-
-    node: str
-    outcome: Outcome
-    unpins: bool
-    scheduler: str
-
-    def apply(self, spec: JsonObject) -> JsonObject:
-        """Return a copy of the affinity and the schedulerName of a spec, with the change."""
-        changed, affinity = dict(spec), spec.get("affinity")
-        if self.node:
-            affinity = without_pin(affinity, self.node) if self.unpins else affinity
-            pin, avoid = self.outcome is Outcome.PINNED, self.outcome is Outcome.UNCHANGED
-            changed["affinity"] = with_node(affinity, self.node, pin=pin, avoid=avoid)
-        return changed | {"schedulerName": self.scheduler} if self.scheduler else changed
-
-
-def _patch_of_spec(spec: JsonObject, change: _SpecChange) -> Sequence[Operation]:
-    """Return the operations of a change, from a cache of verified patches if possible.
+@lru_cache(maxsize=1024)
+def _patch_of_spec(encoded: bytes, node: str, outcome: Outcome, unpins: bool, scheduler: str) -> Sequence[Operation]:
+    """Return the operations that change a spec's affinity and schedulerName, from a cache of verified patches.
 
     Many pods need the same patch: KubeVirt gives all its VMs the same few affinities, and a cluster has a
-    limited number of nodes.
+    limited number of nodes. Without a node, the affinity stays; an empty `scheduler` keeps the scheduler.
     """
-    if not (change.node or change.scheduler):
-        return ()
-    kept = _subset(spec, "affinity", "schedulerName")
-    encoded = msgspec.json.encode(kept)
-    if len(encoded) <= MAX_CACHED_LENGTH:
-        return _cached_operations(encoded, change)
-    return patch_between({"spec": kept}, {"spec": change.apply(kept)})
-
-
-@lru_cache(maxsize=1024)
-def _cached_operations(encoded: bytes, change: _SpecChange) -> Sequence[Operation]:
     spec = msgspec.json.decode(encoded)
-    return patch_between({"spec": spec}, {"spec": change.apply(spec)})
+    changed, affinity = dict(spec), spec.get("affinity")
+    if node:
+        affinity = without_pin(affinity, node) if unpins else affinity
+        pin, avoid = outcome is Outcome.PINNED, outcome is Outcome.UNCHANGED
+        changed["affinity"] = with_node(affinity, node, pin=pin, avoid=avoid)
+    changed |= {"schedulerName": scheduler} if scheduler else {}
+    return patch_between({"spec": spec}, {"spec": changed})
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
@@ -130,9 +108,13 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         raise Malformed("spec is empty")
     if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
         node = ""
-    change = _SpecChange(node, outcome, decision.unpins, _scheduler_name(pod, decision, settings))
-    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else ()
-    return [*recorded, *_patch_of_spec(spec, change)]
+    scheduler = _scheduler_name(pod, decision, settings)
+    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
+    if not (node or scheduler):
+        return recorded
+    encoded = msgspec.json.encode(_subset(spec, "affinity", "schedulerName"))
+    find = _patch_of_spec if len(encoded) <= MAX_CACHED_LENGTH else _patch_of_spec.__wrapped__
+    return [*recorded, *find(encoded, node, outcome, decision.unpins, scheduler)]
 
 
 def _subset(parent: JsonObject, *keys: str) -> JsonObject:
