@@ -4,7 +4,7 @@ A required affinity to a node that can't run the pod leaves the VM Pending forev
 So the guard applies the scheduler's own rules before the scheduler does. A check passes if its facts are unknown.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from webhook.placement.affinity import matches_no_node
@@ -145,71 +145,51 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
-def unsupported_field(spec: JsonObject) -> str | None:
-    """Return the first field by which the scheduler might reject the node and that the guard can't evaluate."""
+def _unsupported_fields(spec: JsonObject) -> Iterator[str]:
     constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
     if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in constraints):
-        return "topologySpreadConstraints"
+        yield "topologySpreadConstraints"
     if spec.get("resourceClaims"):
-        return "resourceClaims"
-    for volume in mappings(spec, "volumes"):
-        if "ephemeral" in volume:  # its claim does not exist yet
-            return "volumes[].ephemeral"
+        yield "resourceClaims"
+    if any("ephemeral" in volume for volume in mappings(spec, "volumes")):  # its claim does not exist yet
+        yield "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
         for container in mappings(spec, kind):
             if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
-                return f"{kind}[].ports[].hostPort"
+                yield f"{kind}[].ports[].hostPort"
     if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
-        return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
-    return None
+        yield f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
+    if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
+        yield "schedulingGates"
 
 
-def _unsupported_affinity(candidate: Candidate) -> str | None:
+def _constraints(candidate: Candidate) -> Iterator[str]:
+    """Yield what the guard can't evaluate, and by which the scheduler might reject the node."""
+    for field in _unsupported_fields(candidate.manifest.spec):
+        yield f"the pod's spec.{field}"
     if candidate.comparisons.left < 0:
-        return TOO_MANY_COMPARISONS
+        yield TOO_MANY_COMPARISONS
     unsupported = candidate.pod_affinity.verdict.unsupported
     if candidate.pod_affinity.passed_over and not candidate.is_restartable():
-        return "the required pod anti-affinity of pods in other namespaces, and the webhook cannot restart this VM"
-    return unsupported or None
-
-
-def _unbound_claim(candidate: Candidate) -> str | None:
-    # The scheduler's VolumeBinding may need another node for it, for example with WaitForFirstConsumer.
+        yield "the required pod anti-affinity of pods in other namespaces, and the webhook cannot restart this VM"
+    if unsupported:
+        yield unsupported
+    # The scheduler's VolumeBinding may need another node for a claim, for example with WaitForFirstConsumer.
     for name in candidate.pod_facts.claims:
         claim = candidate.catalog.claim(candidate.namespace, name)
         if claim and not is_bound(claim, candidate.catalog.volume(claim.volume_name) if claim.volume_name else None):
-            return f"claim {name}, which has no PV yet"
-    return None
-
-
-def _limited_volume(candidate: Candidate) -> str | None:
+            yield f"claim {name}, which has no PV yet"
     found = candidate.catalog.csi_node(candidate.node_name)
     for volume in candidate.volumes:
         if found and volume.driver and volume.driver not in found.unlimited:
-            return f"PV {volume.name}, because CSI driver {volume.driver} limits its volumes there or is not registered"
-    return None
-
-
-def _possible_device(candidate: Candidate) -> str | None:
+            yield f"PV {volume.name}, because CSI driver {volume.driver} limits its volumes there or is not registered"
     # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
-    return next((f"the request for {name}, which no node reports" for name in candidate.unreported_resources()), None)
-
-
-def _scheduling_gates(candidate: Candidate) -> str | None:
-    # By the time when the gates are removed, the node may be full.
-    return "the pod's spec.schedulingGates" if candidate.manifest.spec.get("schedulingGates") else None
+    for name in candidate.unreported_resources():
+        yield f"the request for {name}, which no node reports"
 
 
 def _unsupported(candidate: Candidate) -> str | None:
-    field = unsupported_field(candidate.manifest.spec)
-    constraint = (
-        (f"the pod's spec.{field}" if field else None)
-        or _unsupported_affinity(candidate)
-        or _unbound_claim(candidate)
-        or _limited_volume(candidate)
-        or _possible_device(candidate)
-        or _scheduling_gates(candidate)
-    )
+    constraint = next(_constraints(candidate), None)
     return f"cannot be checked against {constraint}" if constraint else None
 
 
