@@ -22,7 +22,7 @@ from tests.support.random_clusters import POD_SELECTORS
 from webhook.cluster.caches.pod_tables import MIN_INDEXED
 from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 
 TEAMS = {"default": "a", "shop": "a", "blog": "b"}
 SCOPES: list[Object] = [
@@ -127,7 +127,7 @@ def compare(rng: random.Random, store: Store, pods: list[Object]) -> tuple[bool,
     affinity = pod_anti_affinity(*(random_term(rng) for _ in range(rng.randrange(3))))
     affinity |= pod_affinity(*(random_term(rng) for _ in range(rng.randrange(2))))
     vm, target = virt_launcher("vm", labels=random_labels(rng), affinity=affinity), rng.choice(NODES)
-    found = Candidate(read_manifest(vm, "default"), target["metadata"]["name"], store).pod_affinity
+    found = Candidate(Manifest(vm, "default"), target["metadata"]["name"], store).pod_affinity
     assert (found.verdict.unsupported, found.passed_over) == ("", False)
     naive = naively_repelled(vm, target, placed) or not naively_attracted(vm, target, placed)
     return found.verdict.conflict is not None, naive

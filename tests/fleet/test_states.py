@@ -24,7 +24,7 @@ from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import Machine, State, assess
 from webhook.fleet.volume_users import MAX_USERS
 from webhook.fleet.wording import if_started
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, Settings
 
@@ -241,7 +241,7 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
 
 def test_a_start_that_fails_has_a_reason() -> None:
     template = vm_pod(node="", overhead={"cpu": "a lot"})
-    machine = Machine("default", "vm1", read_manifest(template, "default"), template=template)
+    machine = Machine("default", "vm1", Manifest(template, "default"), template=template)
     found = assess(machine, catalog(*SERVED), Settings())
     assert found.start
     assert found.start.decision.reason is Reason.INTERNAL_ERROR

@@ -31,7 +31,7 @@ from webhook.placement.eligibility import (
     mode_of,
 )
 from webhook.placement.injector import decide, inject
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import Mode, Outcome, Reason
 
@@ -43,7 +43,7 @@ PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"
 
 def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason | None:
     chosen = settings(**overrides)
-    made = read_manifest(vm_pod, "default", user)
+    made = Manifest(vm_pod, "default", user)
     return ineligible_reason(made, opted_in_by(made, None, chosen), chosen)
 
 

@@ -29,7 +29,7 @@ from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, MAX_NODE_SELECTOR_TERMS, first_failed_check
 from webhook.placement.injector import decide
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import GUARD_REASONS, Outcome, Reason
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -243,4 +243,4 @@ def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_to_that_node_again() -> None:
     ids=["another VM", "another namespace", "a pod without a VM", "a share-manager pod", "no virt-launcher pod"],
 )
 def test_a_released_vm_softens_no_other_pod(received: Object, namespace: str) -> None:
-    assert first_failed_check(Candidate(read_manifest(received, namespace), "node-a", released_store(node()))) is None
+    assert first_failed_check(Candidate(Manifest(received, namespace), "node-a", released_store(node()))) is None

@@ -11,7 +11,7 @@ from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 
 CREATED = "2026-08-01T12:00:00Z"
 NOW = "2026-08-01T12:00:45Z"
@@ -133,4 +133,4 @@ def without_settings(stderr: str) -> str:
 
 def admits(store: Store, pod: Object, node: str) -> bool:
     """Return whether the guard admits the pod. `e2e/test_properties` compares the guard with the scheduler."""
-    return first_failed_check(Candidate(read_manifest(pod, "default"), node, store)) is None
+    return first_failed_check(Candidate(Manifest(pod, "default"), node, store)) is None

@@ -14,7 +14,7 @@ from webhook.commands.suggestions import not_found
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
 
@@ -78,7 +78,7 @@ def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
         return pod
     inventory, settings = fleet.inventory, fleet.webhook.predicting
     key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
-    new = Machine(*key, read_manifest(pod, key[0]), strategy=inventory.store.run_strategy(*key))
+    new = Machine(*key, Manifest(pod, key[0]), strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
     template, missing = inventory.next_pod(pod, key, settings)
     age = seconds_since_creation(pod, inventory.store.taken_at)

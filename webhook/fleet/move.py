@@ -19,7 +19,7 @@ from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
-from webhook.placement.objects.pod import is_terminating, read_manifest
+from webhook.placement.objects.pod import Manifest, is_terminating
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 
@@ -122,7 +122,7 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     hostname = (node and node.labels.get(HOSTNAME)) or target
     pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
     # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
-    candidate = Candidate(read_manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
+    candidate = Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
     if quota := exceeded_quota(pod, machine.quotas):

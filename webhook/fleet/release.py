@@ -11,7 +11,7 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import GUARD_REASONS, Mode, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose
@@ -50,7 +50,7 @@ def why_pin_fails(
         return None
     if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
         return None
-    manifest = read_manifest(pod, namespace)
+    manifest = Manifest(pod, namespace)
     claims = resolve.resolve_all(manifest, catalog, settings)
     checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
     obstacle = first_failed_check(Candidate(manifest, node, catalog), checks)

@@ -16,7 +16,7 @@ from webhook.placement.eligibility import recorded_reason
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.pod import read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.resolve import resolve_claims
@@ -147,7 +147,7 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
     applicant = machine.applicant
     if machine.template is not None:
-        applicant = read_manifest(machine.template, machine.namespace)
+        applicant = Manifest(machine.template, machine.namespace)
     by = opted_in_by(applicant, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
     status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out)

@@ -9,7 +9,7 @@ from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import is_handled
-from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
+from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings, service_account
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
@@ -57,11 +57,6 @@ def creator_of(pod: JsonObject, namespace: str, settings: Settings) -> str:
 def longhorn_account(settings: Settings) -> str:
     """Return the account of Longhorn's manager, which creates the share-manager pods."""
     return service_account(settings.longhorn_namespace, LONGHORN_ACCOUNT)
-
-
-def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
-    """Return what the pod runs. A pod that isn't a share-manager counts as a VM."""
-    return Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, settings) else Subject.VM
 
 
 def is_bound(pod: JsonObject) -> bool:

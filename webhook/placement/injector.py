@@ -23,7 +23,7 @@ from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
-from webhook.placement.objects.pod import Manifest, read_manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -97,7 +97,7 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = request["object"], namespace_of(request)
-    manifest = read_manifest(pod, namespace, username(request))
+    manifest = Manifest(pod, namespace, username(request))
     steered = is_share_manager_pod(pod, namespace, settings)
     trace.rules = STEERING_RULES if steered else RULES
     if manifest.is_virt_launcher and not steered:

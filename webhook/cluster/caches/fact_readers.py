@@ -24,10 +24,10 @@ from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
     NO_STRINGS,
+    Manifest,
     is_terminating,
     labels_of,
     pod_facts,
-    read_manifest,
     true_and_false_keys,
 )
 from webhook.placement.objects.resources import amounts
@@ -138,7 +138,7 @@ def read_pod(item: JsonObject) -> Pod | None:
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
     namespace, name = key_of(item)
-    found, pin = pod_facts(read_manifest(item, namespace), name, node), read_pin(item)
+    found, pin = pod_facts(Manifest(item, namespace), name, node), read_pin(item)
     undecided = _is_undecided(item)
     marked = pin or undecided
     return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found

@@ -23,9 +23,11 @@ RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 MAX_START_FAILURES = 2
 
 
-class _Namespaced:
+class Fact:
+    """What the caches hold of an object. The namespace is empty if the kind has none."""
+
     __slots__ = ()
-    namespace: str
+    namespace: str = ""
     name: str
 
     @property
@@ -34,17 +36,7 @@ class _Namespaced:
         return self.namespace, self.name
 
 
-class _ClusterScoped:
-    __slots__ = ()
-    name: str
-
-    @property
-    def key(self) -> Key:
-        """Return an empty namespace and the name."""
-        return "", self.name
-
-
-class Claim(_Namespaced, Struct, frozen=True):
+class Claim(Fact, Struct, frozen=True):
     """A PersistentVolumeClaim.
 
     `volume_name` is the PV that the claim names: the user may have written it (see `Volume.names`). `phase` is
@@ -66,7 +58,7 @@ class Claim(_Namespaced, Struct, frozen=True):
     size: int = 0
 
 
-class Volume(_ClusterScoped, Struct, frozen=True):
+class Volume(Fact, Struct, frozen=True):
     """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
 
     `claim_uid` is the UID in the claimRef, empty if it has none.
@@ -92,7 +84,7 @@ class Volume(_ClusterScoped, Struct, frozen=True):
         return not self.claim_uid or not claim.uid or self.claim_uid == claim.uid
 
 
-class ShareManager(_Namespaced, Struct, frozen=True):
+class ShareManager(Fact, Struct, frozen=True):
     """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
 
     namespace: str
@@ -102,14 +94,14 @@ class ShareManager(_Namespaced, Struct, frozen=True):
     deleting: bool
 
 
-class CSINode(_ClusterScoped, Struct, frozen=True):
+class CSINode(Fact, Struct, frozen=True):
     """The CSI drivers on a node. `unlimited` are those that may attach any number of volumes to it."""
 
     name: str
     unlimited: frozenset[str]
 
 
-class Node(_ClusterScoped, Struct, frozen=True):
+class Node(Fact, Struct, frozen=True):
     """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
 
     name: str
@@ -120,7 +112,7 @@ class Node(_ClusterScoped, Struct, frozen=True):
     allocatable: Mapping[str, int] | None
 
 
-class VirtualMachine(_Namespaced, Struct, frozen=True):
+class VirtualMachine(Fact, Struct, frozen=True):
     """A KubeVirt VM.
 
     `strategy` is its run strategy. `start_failures` counts the failed starts in a row. `true_annotations` are the keys
@@ -145,7 +137,7 @@ class VirtualMachine(_Namespaced, Struct, frozen=True):
         return self.strategy in RESTARTING_STRATEGIES
 
 
-class VirtualMachineInstance(_Namespaced, Struct, frozen=True):
+class VirtualMachineInstance(Fact, Struct, frozen=True):
     """A KubeVirt VMI. `owner_kind`, `owner_name` and `owner_uid` are its controller's, empty if it has none.
 
     The controller is a VirtualMachine, a VirtualMachineInstanceReplicaSet, or another program's object.
@@ -178,7 +170,7 @@ class PendingPin(Struct, frozen=True):
     prefers: bool = False
 
 
-class Pod(_Namespaced, Struct, frozen=True):
+class Pod(Fact, Struct, frozen=True):
     """A pod that has not finished.
 
     `effective_node` is the node that the pod is bound to, or else the node that the scheduler nominated. While an
@@ -235,14 +227,9 @@ class Pod(_Namespaced, Struct, frozen=True):
         return self.labels.get(APP_LABEL) == VIRT_LAUNCHER
 
     @property
-    def is_hotplug_pod(self) -> bool:
-        """Return whether the pod mounts hotplugged claims for a virt-launcher pod."""
-        return self.labels.get(APP_LABEL) == HOTPLUG_POD
-
-    @property
     def belongs_to_vm(self) -> bool:
         """Return whether the pod runs a VM or mounts claims for one."""
-        return self.is_virt_launcher or self.is_hotplug_pod
+        return self.labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
 
     @property
     def is_migration_target(self) -> bool:
@@ -250,7 +237,7 @@ class Pod(_Namespaced, Struct, frozen=True):
         return bool(self.labels.get(MIGRATION_LABEL))
 
 
-class Namespace(_ClusterScoped, Struct, frozen=True):
+class Namespace(Fact, Struct, frozen=True):
     """A namespace. `opt_in` is its label, None if that is neither "true" nor "false"."""
 
     name: str
@@ -258,22 +245,8 @@ class Namespace(_ClusterScoped, Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
 
-class StorageClass(_ClusterScoped, Struct, frozen=True):
+class StorageClass(Fact, Struct, frozen=True):
     """A StorageClass. `opts_in` means that its annotation is "true"."""
 
     name: str
     opts_in: bool
-
-
-Fact = (
-    Claim
-    | Volume
-    | ShareManager
-    | Node
-    | CSINode
-    | Pod
-    | VirtualMachine
-    | VirtualMachineInstance
-    | Namespace
-    | StorageClass
-)

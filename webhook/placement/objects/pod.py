@@ -3,8 +3,6 @@
 from functools import lru_cache
 from typing import Any
 
-from msgspec import Struct, structs
-
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, mounted_claims
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
@@ -34,47 +32,22 @@ _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
 NO_STRINGS: frozenset[str] = frozenset()
 
 
-class Manifest(Struct, frozen=True):
-    """A pod's manifest, of which the rules read each part once. `user` is the creator of a pod that is being created.
+class Manifest:
+    """A pod's manifest, of which the rules read each part once. The pod may not have a namespace yet.
 
-    `true_annotations` and `false_annotations` are the keys of the annotations with that value.
+    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of the
+    annotations with that value.
     """
 
-    pod: JsonObject
-    namespace: str
-    user: str
-    metadata: JsonObject
-    spec: JsonObject
-    labels: JsonObject
-    annotations: JsonObject
-    claims: tuple[str, ...]
-    true_annotations: frozenset[str]
-    false_annotations: frozenset[str]
-    is_virt_launcher: bool
-    is_migration_target: bool
-    vmi_uid: str
-
-
-def read_manifest(pod: JsonObject, namespace: str, user: str = "") -> Manifest:
-    """Read the parts of a pod, which may not have a namespace yet."""
-    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
-    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
-    true, false = true_and_false_keys(annotations)
-    return Manifest(
-        pod,
-        namespace,
-        user,
-        metadata,
-        spec,
-        labels,
-        annotations,
-        mounted_claims(pod),
-        true,
-        false,
-        is_virt_launcher=labels.get(APP_LABEL) == VIRT_LAUNCHER,
-        is_migration_target=bool(labels.get(MIGRATION_LABEL)),
-        vmi_uid=text(labels, CREATED_BY_LABEL),
-    )
+    def __init__(self, pod: JsonObject, namespace: str, user: str = "") -> None:
+        self.pod, self.namespace, self.user = pod, namespace, user
+        self.metadata, self.spec = mapping(pod, "metadata"), mapping(pod, "spec")
+        self.labels, self.annotations = mapping(self.metadata, "labels"), mapping(self.metadata, "annotations")
+        self.claims = mounted_claims(pod)
+        self.true_annotations, self.false_annotations = true_and_false_keys(self.annotations)
+        self.is_virt_launcher = self.labels.get(APP_LABEL) == VIRT_LAUNCHER
+        self.is_migration_target = bool(self.labels.get(MIGRATION_LABEL))
+        self.vmi_uid = text(self.labels, CREATED_BY_LABEL)
 
 
 def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
@@ -85,7 +58,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     """
     oversized = UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS
     if oversized:
-        manifest = read_manifest(_without_details(manifest), manifest.namespace)
+        manifest = Manifest(_without_details(manifest), manifest.namespace)
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
     labels, status, claims = _with_shared_strings(manifest.labels), mapping(item, "status"), manifest.claims
     annotations: JsonObject = {}
@@ -97,7 +70,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
     size = _STRING * len(details) + len("".join(details)) + _size_of_terms(mapping(spec, "affinity"))
     if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
-        return pod_facts(structs.replace(manifest, pod={**item, UNDECODED: True}), name, effective_node)
+        return pod_facts(Manifest({**item, UNDECODED: True}, namespace), name, effective_node)
     requests, unknown = _requests(item)
     node, priority = text(spec, "nodeName"), spec.get("priority")
     return Pod(

@@ -11,11 +11,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
-from webhook.placement.eligibility import namespace_of, subject_of
+from webhook.placement.eligibility import is_share_manager_pod, namespace_of
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_name
-from webhook.placement.reasons import Decision, OptedInBy, Reason
+from webhook.placement.reasons import Decision, OptedInBy, Reason, Subject
 from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import observed, unchanged
 from webhook.serving.http.messages import Response, error_response
@@ -104,7 +104,8 @@ class Reviewer:
         claims = claims_line(decision)
         body_out = write_review(admission["uid"], injection, claims)
         seconds = self.clock() - started
-        subject = subject_of(mapping(admission, "object"), namespace_of(admission), self.settings)
+        steered = is_share_manager_pod(mapping(admission, "object"), namespace_of(admission), self.settings)
+        subject = Subject.SHARE_MANAGER if steered else Subject.VM
         self.metrics.count_decision(decision, subject, seconds, dry_run=dry_run)
         self._log(admission, injection, claims, seconds)
         self.backend.record(admission, decision)
