@@ -131,7 +131,7 @@ def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(mak
     backend = make_backend()
     vms = next(each for each in backend.live.reflectors if each.kind.plural == "virtualmachines")
     for each in backend.live.reflectors:
-        each.health.synced = each is not vms
+        each.health.last_contact = None if each is vms else 0.0
     vms.health.problem, vms.health.code = "virtualmachines is forbidden", 403
     probes = ReviewClient(probe_port(Metrics(), backend.caches, dict, str, lambda: 0.0))
     response = probes.get("/readyz")

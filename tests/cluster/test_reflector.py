@@ -174,11 +174,11 @@ def test_the_field_selector_excludes_finished_pods(server: ApiServer) -> None:
 
 def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
-    assert (cache.health.synced, cache.health.last_contact) == (False, None)
+    assert cache.health.last_contact is None
     with capture_logs() as logs:
         cache.follow()
         cache.follow()
-    assert cache.health.synced
+    assert cache.health.last_contact is not None
     assert logs == [{"event": "synced", "log_level": "info", "resource": CLAIMS, "objects": 1}]
 
 
@@ -313,7 +313,7 @@ def test_a_missing_permission_is_logged_once_with_the_api_servers_message(server
         cache.run(6)
     sentence = forbidden("list", CLAIMS)["message"]
     assert sentence.startswith('persistentvolumeclaims is forbidden: User "system:serviceaccount:kubevirt-scheduler:')
-    assert (cache.health.problem, cache.health.code, cache.health.synced) == (sentence, 403, False)
+    assert (cache.health.problem, cache.health.code, cache.health.last_contact) == (sentence, 403, None)
     assert cache.health.relists == {"start": 1, "forbidden": 5}
     assert logs == [
         {
@@ -400,7 +400,7 @@ def test_a_missing_crd_gives_an_empty_cache_and_one_warning(server: ApiServer) -
     with capture_logs() as logs:
         waits = cache.run(4)
     assert waits == [MISSING_WAIT] * 4
-    assert (cache.health.synced, cache.health.objects, cache.health.code) == (True, 0, 404)
+    assert (cache.health.objects, cache.health.code) == (0, 404)
     assert cache.health.last_contact is not None
     assert cache.health.watch_errors == 0
     assert cache.health.relists == {"start": 1, "missing": 3}

@@ -60,7 +60,8 @@ class Harness:
         self.releaser.step()
         self.clock.now += after
         for each in self.live.reflectors:
-            each.health.last_contact = self.clock.now
+            if each.health.last_contact is not None:
+                each.health.last_contact = self.clock.now
         self.releaser.step()
 
     @property
@@ -375,7 +376,7 @@ def test_a_pod_that_can_not_be_read_does_not_affect_the_others(server: ApiServer
 def test_no_pod_is_reported_before_the_vms_are_listed_unless_the_right_is_missing(server: ApiServer) -> None:
     harness = Harness(server, *CORDONED, pinned_vm_pod())
     health = reflector(harness.live, "virtualmachines").health
-    health.synced = False
+    health.last_contact = None
     harness.step()
     assert (harness.deleted, harness.events) == ([], [])
     health.code = 403
@@ -412,7 +413,7 @@ def test_a_pod_that_went_away_while_the_watch_was_broken_is_not_remembered(serve
     harness = Harness(server, *CORDONED, pinned_vm_pod())
     server.delete(pinned_vm_pod())
     follow(harness.live, server, "pods")
-    assert harness.live.store.pods.get(("default", "virt-launcher-vm1-abcde")) is None
+    assert harness.live.store.pods.find("default", "virt-launcher-vm1-abcde") is None
     assert not softens(harness)
 
 

@@ -122,9 +122,8 @@ class LiveBackend:
         now = time.monotonic()
         caches = []
         for reflector in self.live.reflectors:
-            health = reflector.health
+            kind, health = reflector.kind, reflector.health
             age = None if health.last_contact is None else now - health.last_contact
-            kind = reflector.kind
             required = kind.required or not reflector.is_ready()
-            caches.append(Cache(kind.plural, health.synced, health.objects, age, health.problem, required))
+            caches.append(Cache(kind.plural, age is not None, health.objects, age, health.problem, required))
         return caches

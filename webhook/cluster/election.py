@@ -58,7 +58,11 @@ class Election:
             self._try_to_lead()
             self._last_error = ""
         except ClusterError as error:
-            self._report(error.code, str(error))
+            # After a conflict another replica leads: that is no problem.
+            if error.code != 409 and str(error) != self._last_error:
+                fields = {"resource": "leases", "code": error.code, "error": str(error)}
+                log.warning("lease not renewed", extra=fields)
+            self._last_error = str(error)
         except Exception:
             log.exception("unexpected error", extra={"resource": "leases"})
         if self.leads() is not led:
@@ -99,9 +103,3 @@ class Election:
             return spec | mine
         transitions = spec.get("leaseTransitions")
         return spec | mine | {"acquireTime": now, "leaseTransitions": transitions + 1 if transitions else 1}
-
-    def _report(self, code: int, error: str) -> None:
-        # After a conflict another replica leads: that is no problem.
-        if code != 409 and error != self._last_error:
-            log.warning("lease not renewed", extra={"resource": "leases", "code": code, "error": error})
-        self._last_error = error

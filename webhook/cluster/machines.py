@@ -217,13 +217,11 @@ def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
     pods = [pod for pod in store.pods.values() if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER]
     of_longhorn = settings.longhorn_namespace
     servers = Counter(pod.node for pod in pods if pod.node and pod.alive and pod.namespace == of_longhorn)
-    for _, name in sorted(store.nodes):
-        node = store.node(name)
-        allocatable = (node.allocatable if node else None) or {}
-        load = store.requested(name, NO_KEY)
+    for node in sorted(store.nodes.values(), key=lambda node: node.name):
+        allocatable, load = node.allocatable or {}, store.requested(node.name, NO_KEY)
         shares = {
             resource: load.get(resource, 0) / allocatable[resource]
             for resource in _SHARED_RESOURCES
             if allocatable.get(resource)
         }
-        yield NodeLoad(name, servers[name], shares, node.ready if node else None, bool(node and node.unschedulable))
+        yield NodeLoad(node.name, servers[node.name], shares, node.ready, node.unschedulable)

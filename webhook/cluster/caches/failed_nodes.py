@@ -40,7 +40,7 @@ class NodeMemory:
         return [node for node, at in self._gone.get(owner, {}).values() if at > since]
 
 
-class ServerFailures:
+class ServerFailures(NodeMemory):
     """The share-manager pods that failed within the last ten minutes, by Longhorn's namespace and volume.
 
     Longhorn reports a failure as the state `error` of the ShareManager, and deletes the pod. The watch may show the end
@@ -48,7 +48,7 @@ class ServerFailures:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._memory = NodeMemory(clock, FAILURE_SECONDS)
+        super().__init__(clock, FAILURE_SECONDS)
         # The pods that ended since the last change of their ShareManager.
         self._ended: dict[Key, Pod] = {}
 
@@ -62,12 +62,8 @@ class ServerFailures:
         if manager.state == "error":
             for pod in (*servers, *([ended] if ended else [])):
                 if pod.node:
-                    self._memory.record(manager.key, pod.node, pod.uid)
+                    self.record(manager.key, pod.node, pod.uid)
 
     def forget(self, volume: Key) -> None:
         """Drop a volume whose ShareManager was deleted."""
         self._ended.pop(volume, None)
-
-    def nodes(self, volume: Key) -> list[str]:
-        """List the node of each pod that failed within the last ten minutes."""
-        return self._memory.nodes(volume)

@@ -170,7 +170,7 @@ class PlacedPods(Table[Pod]):
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the requests of the pods on a node, without the pod `excluding`."""
         total: Mapping[str, int] = self._by_node.get(node, {})
-        own = self.get(excluding)
+        own = self.find(*excluding)
         if own is None or own.effective_node != node:
             return total
         return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}

@@ -39,11 +39,11 @@ log = logging.getLogger("webhook.reflector")
 class Health:
     """The state of a cache.
 
-    `last_contact` is the clock time of the last list or watch event. On a quiet watch it is up to 120 s old. `problem`
-    is the current error, empty without one; `code` is its HTTP status. `relists` counts the started lists by cause.
+    `last_contact` is the clock time of the last list or watch event, None before the first list. On a quiet watch it is
+    up to 120 s old. `problem` is the current error, empty without one; `code` is its HTTP status. `relists` counts the
+    started lists by cause.
     """
 
-    synced: bool = False
     last_contact: float | None = None
     problem: str = ""
     code: int = 0
@@ -72,7 +72,9 @@ class Reflector:
     def is_ready(self) -> bool:
         """Return whether the decisions need not wait for this kind."""
         # Without the right, waiting would not help.
-        return self.health.synced or (not self.kind.required and self.health.code == HTTPStatus.FORBIDDEN)
+        return self.health.last_contact is not None or (
+            not self.kind.required and self.health.code == HTTPStatus.FORBIDDEN
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Mirror the cluster until `stop` is set."""
@@ -100,15 +102,15 @@ class Reflector:
         pages = self._cluster.pages(kind.path, accept=METADATA_LIST if kind.metadata_only else JSON, **kind.query)
         for version, items in pages:  # noqa: B007 (the last page's version is returned)
             facts += map(self._known, kind.read_all(items, self._skip))
+        is_first = self.health.last_contact is None
         self._replace_table(facts)
-        if not self.health.synced:
+        if is_first:
             log.info("synced", extra={"resource": self.kind.plural, "objects": len(facts)})
-        self.health.synced = True
         return version
 
     def _known(self, fact: Fact) -> Fact:
         """Return the stored fact instead of an equal one, so that a relist doesn't double the memory."""
-        old: Fact | None = self._store.table(self.kind.fact).get(fact.key)
+        old: Fact | None = self._store.table(self.kind.fact).find(*fact.key)
         return old if old is not None and old == fact else fact
 
     def _replace_table(self, facts: list[Fact]) -> None:
@@ -168,7 +170,7 @@ class Reflector:
     def _treat_as_empty(self) -> float:
         """Treat a missing CRD as an empty list, and return the seconds until the next check."""
         self._replace_table([])
-        self._cause, self._wait, self.health.synced = "missing", FIRST_WAIT, True
+        self._cause, self._wait = "missing", FIRST_WAIT
         self._report(ClusterError(404, CRD_MISSING))
         return MISSING_WAIT
 

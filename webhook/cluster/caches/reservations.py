@@ -117,7 +117,7 @@ class Reservations(PlacedPods):
             age = now - reserved_at
             if age < recent_seconds:
                 break
-            if age >= RESERVATION_SECONDS or self.get(vm) is None:
+            if age >= RESERVATION_SECONDS or self.find(*vm) is None:
                 self._forget(vm)
 
     def _forget(self, vm: Key) -> None:

@@ -95,12 +95,11 @@ class Store:
 
     def put(self, fact: Fact) -> None:
         """Store a fact, in place of an older fact about the same object. A pod also removes its reservation."""
-        old = self.table(type(fact)).get(fact.key)
+        old = self.table(type(fact)).find(*fact.key)
         self.table(type(fact)).put(fact)
         if isinstance(fact, Pod):
             self.pins.put(fact, old, self._age(fact))
-            if fact.node and not (old and old.node):
-                self.reservations.end(vm_key(fact))
+            self._end_reservation(fact, old)
         elif isinstance(fact, VirtualMachineInstance):
             self._change_vmi(fact)
         elif isinstance(fact, Node) and (old is None or old.allocatable != fact.allocatable):
@@ -125,6 +124,10 @@ class Store:
             self.server_failures.forget(removed.key)
         elif isinstance(removed, VirtualMachineInstance):
             self._change_vmi(removed)
+
+    def _end_reservation(self, pod: Pod, old: Pod | None) -> None:
+        if pod.node and not (old and old.node):
+            self.reservations.end(vm_key(pod))
 
     def _change_vmi(self, vmi: VirtualMachineInstance) -> None:
         if len(self.vmis) <= 1:  # the first or the last one (see `Pins.knows_vmi`)
@@ -157,8 +160,7 @@ class Store:
                 launchers = table.of_app(VIRT_LAUNCHER)
                 self.pins.replace([pod for pod in launchers if pod.pin])
                 for pod in launchers if self.reservations else ():
-                    if pod.node and vm_key(pod) in self.reservations and not ((one := other.get(pod.key)) and one.node):
-                        self.reservations.end(vm_key(pod))
+                    self._end_reservation(pod, other.find(*pod.key))
             elif kind in (Node, VirtualMachineInstance):
                 self.pins.change_all()
         # Python frees a dict of 50,000 pods in one uninterruptible step, which stops all threads for 0.2 s.
@@ -214,7 +216,7 @@ class Store:
     def _vm_id(self, namespace: str, vm: str, vmi: VirtualMachineInstance | None) -> Owner:
         if vmi and vmi.in_replica_set:  # its VMIs have new names each time
             return namespace, vmi.owner_name, vmi.owner_uid
-        found = self.virtual_machines.get((namespace, vm))
+        found = self.virtual_machine(namespace, vm)
         return namespace, vm, found.uid if found else ""
 
     def run_strategy(self, namespace: str, name: str) -> str | None:

@@ -35,12 +35,8 @@ class Table(Generic[F]):
         """List the objects of an entry."""
         return self._by_entry.get(entry, {}).values()
 
-    def get(self, key: Key) -> F | None:
-        """Find one object."""
-        return self._by_key.get(key)
-
     def find(self, namespace: str, name: str) -> F | None:
-        """Find one object of a namespaced kind."""
+        """Find one object, by its key."""
         return self._by_key.get((namespace, name))
 
     def named(self, name: str) -> F | None:
