@@ -11,7 +11,7 @@ from webhook.placement.objects.fields import JsonObject
 from webhook.reading.documents import BadInput
 
 REQUEST_TIMEOUT = 15.0  # seconds
-_FORBIDDEN, _NOT_FOUND = 403, 404
+FORBIDDEN, NOT_FOUND = 403, 404
 
 
 class Denied(BadInput):
@@ -24,7 +24,7 @@ def answered() -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        raise (Denied if error.code == _FORBIDDEN else BadInput)(describe_failure(error)) from None
+        raise (Denied if error.code == FORBIDDEN else BadInput)(describe_failure(error)) from None
 
 
 def describe_failure(error: ClusterError) -> str:
@@ -64,9 +64,5 @@ class Reader:
 
     def items(self, path: str, **query: str) -> list[JsonObject]:
         """List objects; none if their kind doesn't exist."""
-        return [msgspec.json.decode(raw, type=JsonObject) for raw in self.raw_items(path, query)]
-
-    def raw_items(self, path: str, query: dict[str, str]) -> list[msgspec.Raw]:
-        """List objects without decoding them; none if their kind doesn't exist."""
         with answered():
-            return list_raw(self.cluster, path, (_NOT_FOUND,), **query)
+            return list(list_objects(self.cluster, path, (NOT_FOUND,), **query))

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from certs import CONFIGURATIONS
-from webhook.commands.doctor import installed_webhook, nodes, products, webhook_calls
+from webhook.commands.doctor import installed_webhook, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
 from webhook.commands.options import as_data, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
@@ -44,7 +44,7 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "undecided": webhook_calls.undecided,
     "other-webhooks": webhook_calls.other_webhooks,
     "rights": installed_webhook.rights,
-    "nodes": nodes.nodes,
+    "nodes": products.nodes,
     "known-bugs": lambda inspection, _: products.known_bugs(inspection),
     "loopback-nfs": products.loopback_nfs,
 }

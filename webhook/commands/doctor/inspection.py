@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from webhook.cluster.caches.kinds import Kind
 from webhook.placement.objects.facts import Fact
 from webhook.placement.settings import Settings
-from webhook.reading.api import Reader
+from webhook.reading.api import NOT_FOUND, Reader, answered, list_raw
 
 
 class Level(StrEnum):
@@ -28,19 +29,8 @@ class Result:
     advice: str = ""
 
 
-def ok(finding: str) -> Result:
-    """Return a result without a problem."""
-    return Result(Level.OK, finding)
-
-
-def warning(finding: str, advice: str) -> Result:
-    """Return a problem that limits the webhook."""
-    return Result(Level.WARNING, finding, advice)
-
-
-def failure(finding: str, advice: str) -> Result:
-    """Return a problem that stops the webhook."""
-    return Result(Level.FAILURE, finding, advice)
+# A result without a problem, a problem that limits the webhook, and one that stops it.
+ok, warning, failure = (partial(Result, level) for level in (Level.OK, Level.WARNING, Level.FAILURE))
 
 
 def listed(names: list[str]) -> str:
@@ -63,4 +53,6 @@ class Inspection(Reader):
 
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
-        return kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None)
+        with answered():
+            found = list_raw(self.cluster, kind.path, (NOT_FOUND,), **kind.query)
+        return kind.read_all(found, lambda *_: None)
