@@ -125,4 +125,4 @@ def test_a_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_re
             read_inventory(client, Settings())
         server.script("list", "sharemanagers", error_response(status(500, "etcd is slow")))
         with pytest.raises(BadInput, match="sharemanagers: the API server responded with 500: etcd is slow"):
-            list(export(client, "longhorn-system", (), lambda _: None))
+            list(export(client, "longhorn-system", (), lambda *_: None))

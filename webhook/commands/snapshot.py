@@ -14,7 +14,7 @@ from webhook.commands.fleet_source import live_webhook
 from webhook.commands.options import connect, live_options
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading.documents import BadInput, display_name
-from webhook.reading.export import Omission, description, export
+from webhook.reading.export import description, export
 
 STANDARD_OUTPUT = Path("-")
 
@@ -43,17 +43,19 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    cluster, omissions = connect(**live), list[Omission]()
+    cluster, omitted = connect(**live), list[tuple[str, str, bool]]()
     webhook, time = live_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     settings = webhook.settings
-    objects = export(cluster, settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)
+    objects = export(
+        cluster, settings.longhorn_namespace, settings.opt_in_annotations, lambda *each: omitted.append(each)
+    )
     content, counts = _list_of(description(cluster, webhook, time), objects)
     _write(output, content)
-    for omission in omissions:
-        click.echo(printable(f"Warning: the snapshot contains no {omission.plural}: {omission.cause}"), err=True)
+    for plural, cause, _ in omitted:
+        click.echo(printable(f"Warning: the snapshot contains no {plural}: {cause}"), err=True)
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no objects"
     click.echo(f"{'standard output' if output == STANDARD_OUTPUT else display_name(output)}: {counted}", err=True)
-    sys.exit(any(omission.denied for omission in omissions))
+    sys.exit(any(denied for *_, denied in omitted))
 
 
 def _list_of(first: JsonObject, objects: Iterable[JsonObject]) -> tuple[bytes, Counter[str]]:

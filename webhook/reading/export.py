@@ -6,7 +6,6 @@ scheduler's.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -34,15 +33,6 @@ ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION
 _CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
 
 
-@dataclass(frozen=True, slots=True)
-class Omission:
-    """A resource kind that the snapshot lacks, and why. `denied` means that the user may not list it."""
-
-    plural: str
-    cause: str
-    denied: bool
-
-
 def description(cluster: ClusterClient, webhook: Webhook, time: str) -> JsonObject:
     """Return the object by which a snapshot describes itself. `time` is in RFC 3339."""
     api_version, kind = DESCRIPTION
@@ -52,12 +42,12 @@ def description(cluster: ClusterClient, webhook: Webhook, time: str) -> JsonObje
 
 
 def export(
-    cluster: ClusterClient, longhorn: str, opt_in: Collection[str], omit: Callable[[Omission], None]
+    cluster: ClusterClient, longhorn: str, opt_in: Collection[str], omit: Callable[[str, str, bool], None]
 ) -> Iterator[JsonObject]:
     """Yield the cluster's objects, reduced to the kept fields.
 
-    Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
-    API server can't be reached.
+    Calls `omit` for each kind that the API server doesn't have or that the user may not list: with its plural, the
+    cause, and whether the right is missing. Raises BadInput if the API server can't be reached.
     """
     for kind in (*kinds(longhorn), *TOOL_KINDS):
         product = PRODUCTS.get(kind.group, "")
@@ -67,7 +57,7 @@ def export(
             if error.code != 403 and not (error.code == 404 and product):
                 raise BadInput(f"{kind.plural}: {describe_failure(error)}") from None
             denied = error.code == 403
-            omit(Omission(kind.plural, str(error) if denied else f"{product} is not installed", denied))
+            omit(kind.plural, str(error) if denied else f"{product} is not installed", denied)
             continue
         yield from (reduced(kind, item, opt_in) for item in items)
 
