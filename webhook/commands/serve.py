@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,10 +16,9 @@ from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
-from webhook.cluster.backend import Backend, LiveBackend, from_snapshot
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.backend import LiveBackend, from_snapshot
 from webhook.commands.options import connect, live_options, namespace_and_name, together
-from webhook.placement.settings import Settings, read_settings
+from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
 from webhook.serving.app import probe_port, review_port
@@ -73,12 +72,8 @@ tls_options = together(
 
 def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
     """Return the certificate problems that don't stop the server, by component. Empty if there are none."""
-    of_clients = certificate.client_ca.problem if certificate.client_ca else ""
-    problems = {
-        "serving certificate": certificate.problem,
-        "client CA": of_clients,
-        "certificates": controller.problem,
-    }
+    problems = {"serving certificate": certificate.problem, "certificates": controller.problem}
+    problems["client CA"] = certificate.client_ca.problem if certificate.client_ca else ""
     return {component: problem for component, problem in problems.items() if problem}
 
 
@@ -109,20 +104,17 @@ class TlsOptions:
 
     @contextmanager
     def certificate(
-        self, names: tuple[str, ...], connect: Callable[[], ApiClient]
+        self, bind: str, connect: Callable[[], ApiClient]
     ) -> Iterator[tuple[ServingCertificate, CertificateController]]:
         """Provide the serving certificate and its controller. Raises UnusableCertificate.
 
-        `names` are the DNS names and IP addresses of a self-signed certificate. `connect` is called only if a cluster
-        is needed.
+        A self-signed certificate is valid for the address `bind`, too. `connect` is called only if a cluster is needed.
         """
-        with ExitStack() as stack:
-            if self.tls_dir:
-                folder = self.tls_dir
-            elif self.tls_secret:
-                folder = stack.enter_context(temporary_folder())
-            else:
-                folder = stack.enter_context(self_signed_folder(names, datetime.now(UTC)))
+        found: AbstractContextManager[Path] = nullcontext(self.tls_dir) if self.tls_dir else temporary_folder()
+        if not (self.tls_dir or self.tls_secret):
+            names = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
+            found = self_signed_folder(names, datetime.now(UTC))
+        with found as folder:
             api: Any = connect() if self.tls_secret or self.webhook_configuration else None
             controller = CertificateController(
                 api,
@@ -194,7 +186,10 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if snapshots:
         backend = from_snapshot(snapshot.read(snapshots)[0].store, settings)
     else:
-        backend = _live_backend(connect(kubeconfig, context), settings, lease, metrics)
+        live_backend = LiveBackend(connect(kubeconfig, context), settings, lease)
+        metrics.add(partial(cluster_metrics, live_backend))
+        metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
+        backend = live_backend.backend()
     reviewer = Reviewer(backend, settings, metrics, log_info=log_handler.info)
     handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
@@ -202,7 +197,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
             # First of all, so that a port in use is reported immediately.
             https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
             certificate, controller = stack.enter_context(
-                tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
+                tls_config.certificate(bind, lambda: connect(kubeconfig, context))
             )
             metrics.add(partial(certificate_metrics, certificate, controller))
 
@@ -214,16 +209,3 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
             Server(handler, probes, https, http, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:
         raise BadInput(str(error)) from None
-
-
-def _live_backend(
-    cluster: ClusterClient, settings: Settings, lease: tuple[str, str] | None, metrics: Metrics
-) -> Backend:
-    live_backend = LiveBackend(cluster, settings, lease)
-    metrics.add(partial(cluster_metrics, live_backend))
-    metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
-    return live_backend.backend()
-
-
-def _self_signed_names(bind: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
