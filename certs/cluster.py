@@ -6,7 +6,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from certs import CONFIGURATIONS, ApiError
-from certs.secret import Cause, CertificateError, JsonObject
+from certs.secret import Cause, CertificateError, JsonObject, decoded
 
 TIMEOUT = 5.0  # seconds per request; a pass is due every three
 
@@ -60,15 +60,11 @@ class CertificateObjects:
         """Read an object, or replace it with a body. `name` is for the error message."""
         try:
             found = self.api.send("PUT", path, body, TIMEOUT) if body else self.api.get(path, TIMEOUT)
+            if found is None:
+                raise ApiError(404, "not found")  # noqa: TRY301 (as if deleted since it was read)
         except ApiError as error:
             raise CertificateError(*_classify(error, name, "update" if body else "get")) from None
-        if found is None:
-            raise CertificateError(*_missing(name))
         return found
-
-
-def _missing(name: str) -> tuple[Cause, str]:
-    return Cause.MISSING, f"{name} not found; helm upgrade creates it"
 
 
 def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
@@ -76,8 +72,8 @@ def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
         case 401 | 403:
             advice = f"grant this service account the right to {verb} it, as the chart does"
             return Cause.FORBIDDEN, f"{name}: {error}; {advice}"
-        case 404:  # deleted since it was read
-            return _missing(name)
+        case 404:
+            return Cause.MISSING, f"{name} not found; helm upgrade creates it"
         case 409:
             return Cause.CONFLICT, f"another client has changed {name} since it was read"
         case 400 | 405 | 413 | 415 | 422:
@@ -87,7 +83,8 @@ def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
 
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:
     """Return the `caBundle` of each webhook by the webhook's name; empty if it is missing or not base64."""
-    return {str(webhook.get("name", "")): _ca_bundle(webhook) for webhook in configuration.get("webhooks") or ()}
+    webhooks = configuration.get("webhooks") or ()
+    return {str(each.get("name", "")): decoded(each.get("clientConfig"), "caBundle") for each in webhooks}
 
 
 def hosts(configuration: JsonObject) -> set[str]:
@@ -106,10 +103,3 @@ def with_ca_bundle(configuration: JsonObject, ca_bundle: bytes) -> JsonObject:
         for webhook in configuration.get("webhooks") or ()
     ]
     return configuration | {"webhooks": webhooks} if webhooks else configuration
-
-
-def _ca_bundle(webhook: JsonObject) -> bytes:
-    try:
-        return base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "", validate=True)
-    except ValueError:
-        return b""

@@ -9,8 +9,11 @@ from certs.authority import BadCertificate, Issued, key_matches, read, signed_by
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError
 
 
-class UnusableCertificate(ValueError):
+class UnusableCertificate(CertificateError):
     """A file that can't be used. The message is one line that names the file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Cause.FOLDER, text)
 
 
 def read_file(file: Path) -> bytes:
@@ -32,16 +35,14 @@ def identity(file: str) -> tuple[int, ...]:
 
 
 def write(folder: Path, bundle: Bundle) -> None:
-    """Write the files that differ, each atomically. Raises CertificateError."""
+    """Write the files that differ, each atomically. Raises UnusableCertificate."""
     contents = ((CERTIFICATE, bundle.leaf.certificate), (KEY, bundle.leaf.key), (CA, bundle.ca_bundle()))
     for file, content in ((folder / name, content) for name, content in contents):
         try:
             if _content(file) != content:
                 _replace(file, content)
         except OSError as error:
-            raise CertificateError(
-                Cause.FOLDER, f"{file}: {error.strerror}; the replica needs a writable folder in memory"
-            ) from None
+            raise UnusableCertificate(f"{file}: {error.strerror}; needs a writable folder in memory") from None
 
 
 def has_valid_leaf_of_another_ca(folder: Path, bundle: Bundle, now: datetime) -> bool:
@@ -64,10 +65,10 @@ def ca_certificates(folder: Path) -> bytes:
         raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; correct the field {CA} of the Secret") from None
 
 
-def trust_anchor_in(folder: Path, ca_bundle: bytes | None = None) -> bytes | None:
-    """Find the CA in a bundle, or in the folder's own `ca.crt`, that the folder's certificate chains to."""
+def trust_anchor_in(folder: Path, ca_bundle: bytes) -> bytes | None:
+    """Find the CA in a bundle that the folder's certificate chains to."""
     with suppress(BadCertificate):
-        return trust_anchor(_content(folder / CERTIFICATE), _content(folder / CA) if ca_bundle is None else ca_bundle)
+        return trust_anchor(_content(folder / CERTIFICATE), ca_bundle)
     return None
 
 

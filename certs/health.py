@@ -33,16 +33,16 @@ def status(objects: CertificateObjects, now: datetime) -> Status:
     except CertificateError as error:
         configuration, problem = {}, str(error)
     published = ca_bundles(configuration)
-    secret = objects.read_secret()
-    found = bundles.read(secret)
-    leaf = bundles.content(secret, CERTIFICATE)
+    found = bundles.read(secret := objects.read_secret())
+    data = secret.get("data")
+    leaf = bundles.decoded(data, CERTIFICATE)
     if isinstance(found, Bundle):
         rows = _rows(found)
         step = next_step(found, None if problem else tuple(published.values()), now)
         secret_problem = _overdue_problem(step, read(leaf), now)
     else:
-        rows, step = _foreign_rows(leaf, bundles.content(secret, CA)), None
-        secret_problem = _invalid_problem(found, leaf, bundles.content(secret, KEY), now)
+        rows, step = _foreign_rows(leaf, bundles.decoded(data, CA)), None
+        secret_problem = _invalid_problem(found, leaf, bundles.decoded(data, KEY), now)
     webhooks = {name: _trusts(one, leaf, now) for name, one in published.items()}
     problems = filter(None, (problem, secret_problem, _names_problem(hosts(configuration), leaf)))
     return Status(rows, webhooks, step, "; ".join(problems))

@@ -105,10 +105,10 @@ def read(secret: JsonObject) -> Bundle | InvalidBundle:
         return InvalidBundle(Cause.DAMAGED, f"{name} is damaged: {error}")
 
 
-def content(secret: JsonObject, field: str) -> bytes:
-    """Return a decoded field of any Secret; empty if it is missing or not base64."""
+def decoded(fields: JsonObject | None, field: str) -> bytes:
+    """Return a field that an object holds in base64; empty if it is missing or not base64."""
     try:
-        return base64.b64decode((secret.get("data") or {}).get(field, ""), validate=True)
+        return base64.b64decode((fields or {}).get(field) or "", validate=True)
     except (ValueError, TypeError):
         return b""
 

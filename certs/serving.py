@@ -15,11 +15,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read, split, trust_anchor
 from certs.files import UnusableCertificate, identity, read_file, write
-from certs.secret import CA, CERTIFICATE, KEY, Bundle, CertificateError
+from certs.secret import CA, CERTIFICATE, KEY, Bundle
 
 # The TLS 1.2 cipher suites with forward secrecy and authenticated encryption. All suites of TLS 1.3 have both.
 CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
+# Memory, writable even on a read-only root.
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
 PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`, and lock nothing
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
@@ -168,11 +169,6 @@ def load_context(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def memory_folder() -> str | None:
-    """Return the memory-backed folder, which is writable even on a read-only root. None if it is not writable."""
-    return MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
-
-
 @contextmanager
 def temporary_folder(memory: str = MEMORY_FOLDER, disk: str | None = None) -> Iterator[Path]:
     """Create a folder for the current user only, in memory if possible, and remove it at the end.
@@ -232,10 +228,7 @@ def self_signed_folder(names: Sequence[str], now: datetime) -> Iterator[Path]:
     """Create a temporary folder with a CA and a serving certificate. Nothing renews them."""
     with temporary_folder() as folder:
         ca = issue_ca(now)
-        try:
-            write(folder, Bundle(ca, issue_leaf(ca, names, now, CA_LIFETIME)))
-        except CertificateError as error:
-            raise UnusableCertificate(str(error)) from None
+        write(folder, Bundle(ca, issue_leaf(ca, names, now, CA_LIFETIME)))
         yield folder
 
 

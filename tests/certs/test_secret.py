@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from certs import authority
+from certs import secret as secrets
 from certs.authority import Issued, issue_ca, issue_leaf, split
-from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, RetiringCA, content, read, written
+from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, RetiringCA, read, written
 from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, secret
 from tests.support.fake_clock import START
 
@@ -170,8 +171,8 @@ def test_the_state_of_a_rotation_is_ignored_without_a_next_ca():
     assert read(found) == SETTLED
 
 
-def test_content_decodes_a_field_of_any_secret():
-    assert content({"data": {"tls.crt": "eA=="}}, "tls.crt") == b"x"
-    damaged = {"data": {"tls.crt": "!"}}
-    assert [content(one, "tls.crt") for one in ({}, {"data": None}, damaged)] == [b""] * 3
-    assert str(read(stored() | damaged)).endswith("is damaged: Only base64 data is allowed")
+def test_a_field_in_base64_is_decoded():
+    assert secrets.decoded({"tls.crt": "eA=="}, "tls.crt") == b"x"
+    damaged = {"tls.crt": "!"}
+    assert [secrets.decoded(one, "tls.crt") for one in ({}, None, damaged)] == [b""] * 3
+    assert str(read(stored() | {"data": damaged})).endswith("is damaged: Only base64 data is allowed")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from certs.cluster import ca_bundles
-from certs.secret import content
+from certs.secret import decoded
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process
@@ -72,7 +72,7 @@ class Installation:
 
     def secret_field(self, name: str) -> bytes:
         """Return a decoded field of the Secret; empty if it is missing."""
-        return content(self.plane.request("GET", self.secret_path), name)
+        return decoded(self.plane.request("GET", self.secret_path).get("data"), name)
 
     def ca_bundles(self) -> set[bytes]:
         """Return the distinct `caBundle`s of the configuration. In a steady state, there is one."""

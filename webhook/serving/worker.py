@@ -17,7 +17,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.workers.base import Worker
 
 from certs.controller import CertificateController
-from certs.serving import ServingCertificate, memory_folder
+from certs.serving import MEMORY_FOLDER, ServingCertificate
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.http.channel import Channel
@@ -172,7 +172,8 @@ class Server:
             "max_requests": 0,
             "timeout": WORKER_TIMEOUT,
             "graceful_timeout": GRACEFUL_TIMEOUT,
-            "worker_tmp_dir": memory_folder(),  # for the heartbeat file; a write to disk could block
+            # For the heartbeat file; a write to disk could block.
+            "worker_tmp_dir": MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None,
             "control_socket_disable": True,
             "errorlog": None,  # `logs` configures gunicorn's logger
             "loglevel": level.value,
