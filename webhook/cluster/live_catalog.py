@@ -82,10 +82,9 @@ class Live:
         ShareManager with the volume, and runs it only after a pod has mounted the claim: a ShareManager that the caches
         lack serves no volume yet.
         """
-        namespace = namespace_of(request)
+        namespace, pod = namespace_of(request), decision.reservation
         with self._lock:
-            reserves = decision.reservation and request.get("dryRun") is not True
-            if reserves and not self.store.pins.knows_vmi(*_vm_key_of(request)):
+            if pod and request.get("dryRun") is not True and not self.store.pins.knows_vmi(pod.namespace, pod.vmi_uid):
                 return True
             for finding in decision.claims:
                 claim = self.store.claim(namespace, finding.claim)

@@ -102,14 +102,9 @@ class Reviewer:
             # Nothing else shows the client that the webhook was called.
             injection = replace(injection, warnings=(observed(decision), *injection.warnings))
         claims = claims_line(decision)
-        body_out = write_review(admission["uid"], injection, claims)
-        seconds = self.clock() - started
-        steered = is_share_manager_pod(mapping(admission, "object"), namespace_of(admission), self.settings)
-        subject = Subject.SHARE_MANAGER if steered else Subject.VM
-        self.metrics.count_decision(decision, subject, seconds, dry_run=dry_run)
-        self._log(admission, injection, claims, seconds)
-        self.backend.record(admission, decision)
-        return Response(HTTPStatus.OK, body_out)
+        response = Response(HTTPStatus.OK, write_review(admission["uid"], injection, claims))
+        self._record(admission, injection, claims, self.clock() - started)
+        return response
 
     def _oversized(self) -> Decision:
         decision = unchanged(Reason.UNJUDGED, self.settings.affinity_mode, "the review is too large for that of a VM")
@@ -123,26 +118,29 @@ class Reviewer:
         decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
         return self._respond(admission, Injection(decision, error=error), self.clock())
 
-    def _log(self, admission: JsonObject, injection: Injection, claims: str, seconds: float) -> None:
-        """Log the decision and the names of the pod and the VM, but never the pod's spec. Writes at most 1 KB."""
-        decision, pod = injection.decision, mapping(admission, "object")
-        names = {
+    def _record(self, admission: JsonObject, injection: Injection, claims: str, seconds: float) -> None:
+        """Count and log the decision, and queue its Event. A line has names, never a pod's spec, and at most 1 KB."""
+        decision, pod, namespace = injection.decision, mapping(admission, "object"), namespace_of(admission)
+        metadata, dry_run = mapping(pod, "metadata"), admission.get("dryRun") is True
+        subject = Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, self.settings) else Subject.VM
+        self.metrics.count_decision(decision, subject, seconds, dry_run=dry_run)
+        self.backend.record(admission, decision)
+        fields: dict[str, Any] = {
             "uid": admission["uid"][:64],
-            "namespace": text(admission, "namespace")[:63],
-            "pod": (text(pod, "metadata", "name") or text(pod, "metadata", "generateName"))[:128],
+            "namespace": namespace[:63],
+            "pod": (text(metadata, "name") or text(metadata, "generateName"))[:128],
             "vm": vmi_name(pod)[:128],
             "claims": claims,
         }
-        if _NOT_IN_NAMES.search("".join(names.values())):  # made up; another character may take six bytes
-            names = {key: _NOT_IN_NAMES.sub("?", name) for key, name in names.items()}
-        fields = {
-            **names,
+        if _NOT_IN_NAMES.search("".join(fields.values())):  # made up; another character may take six bytes
+            fields = {key: _NOT_IN_NAMES.sub("?", name) for key, name in fields.items()}
+        fields |= {
             "outcome": decision.outcome,
             "reason": decision.reason,
             "node": decision.node,
             "opted_in_by": decision.opted_in_by,
             "ms": round(seconds * 1000, 3),
-            "dry_run": admission.get("dryRun") is True,
+            "dry_run": dry_run,
         }
         if injection.error is None:
             self.log_info("decided", fields)
