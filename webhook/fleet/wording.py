@@ -60,19 +60,15 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     if not all(map(is_dns_subdomain, machine.key)):  # from a hand-written file; a shell may take it for a command
         return ()
     if isinstance(move, Move):
-        return (_recolocate_command(machine),)
+        return (_own_command("recolocate", machine),)
     if start is None or not restart_helps(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
-    return () if managed else (*[_opt_in_command(machine)] * bool(start.stopped_by), _restart_command(machine))
+    return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), _restart_command(machine))
 
 
-def _recolocate_command(machine: Machine) -> str:
-    return f"kubevirt-scheduler recolocate {_named(machine)} --yes"
-
-
-def _opt_in_command(machine: Machine) -> str:
-    return f"kubevirt-scheduler opt-in {_named(machine)} --yes"
+def _own_command(verb: str, machine: Machine) -> str:
+    return f"kubevirt-scheduler {verb} {_named(machine)} --yes"
 
 
 def _restart_command(machine: Machine) -> str:
@@ -96,7 +92,7 @@ def _opt_in_words(machine: Machine) -> str:
         return f"annotate the VMI in its manifest with {annotation}"
     if program := managed_by(machine.vm):
         return f"annotate the VM's spec.template with {annotation} at its source, because {program} manages it"
-    return f"opt the VM in: {_opt_in_command(machine)}"
+    return f"opt the VM in: {_own_command('opt-in', machine)}"
 
 
 def advice(status: Status, move: Move | Refusal) -> str:
@@ -180,7 +176,7 @@ def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
         return _sentence(f"the VM is opted out, so it stays where it is. To change that, {_opt_in_words(machine)}")
     if isinstance(move, Move):
         later = f" To keep it there at its next start, {_opt_in_words(machine)}." if start and start.stopped_by else ""
-        return f"Live-migrate it to {move.target}: {_recolocate_command(machine)}.{later}"
+        return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"
     if move.hindrance in TRANSIENT:
         return _sentence(f"wait, and look again: {move.detail}")
     return _advice_to_restart(status)
