@@ -288,7 +288,7 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
 def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_failed_ones() -> None:
     for second, message in (
         ([claim("disk2", volumeMode="Block")], "the share-manager of claim disk1 follows it"),
-        ([claim("disk2")], "the share-managers of claims disk1 and disk2 follow it"),
+        ([claim("disk2")], "the share-managers of claims disk1, disk2 follow it"),
         ([claim("disk2"), share_manager("pvc-disk2", state="error")],
          "the share-manager of claim disk1 follows it; no node serves claim disk2 (ShareManagerFailed)"),
     ):  # fmt: skip

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from tests.support.builders import Object, name_requirement
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.objects.selectors import labels_match, node_matches
 
+SPEND = Comparisons().spend
 LABELS = {"disk": "ssd", "rank": "5", "empty": ""}
 
 
@@ -45,7 +47,9 @@ REQUIREMENTS = [
 @pytest.mark.parametrize(("expression", "expected"), REQUIREMENTS, ids=repr)
 def test_a_requirement_matches_labels(expression: Object, expected: bool) -> None:
     assert labels_match({"matchExpressions": [expression]}, LABELS) is expected
-    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected
+    assert (
+        node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS, SPEND) is expected
+    )
 
 
 # Go's strconv.ParseInt rejects underscores and values beyond 64 bits, and Python's int accepts both.
@@ -60,7 +64,9 @@ def test_a_requirement_matches_labels(expression: Object, expected: bool) -> Non
     ids=["an underscore in the label", "a label above 64 bits", "an underscore in the bound", "a bound above 64 bits"],
 )
 def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(label: str, expression: Object) -> None:
-    assert not node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", {"rank": label})
+    assert not node_matches(
+        {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", {"rank": label}, Comparisons().spend
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,4 +118,4 @@ NODE_A, NODE_B = ({"matchFields": [name_requirement(name)]} for name in ("node-a
     ],
 )
 def test_a_node_selector_selects_a_node(terms: Any, expected: bool) -> None:
-    assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS) is expected
+    assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS, SPEND) is expected

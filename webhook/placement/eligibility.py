@@ -175,7 +175,4 @@ def ineligible_reason(
     manifest: Manifest, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
 ) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
-    for rule in rules:
-        if not rule.holds(manifest, by, settings):
-            return rule.reason
-    return None
+    return next((rule.reason for rule in rules if not rule.holds(manifest, by, settings)), None)

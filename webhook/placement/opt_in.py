@@ -28,9 +28,9 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
     label = namespace.opt_in if namespace else None
     if label is not None:
         return OptedInBy.NAMESPACE if label else OptedInBy.NOTHING
-    if any(_storage_class_opts_in(applicant.namespace, name, catalog) for name in applicant.claims):
-        return OptedInBy.STORAGE_CLASS
-    return OptedInBy.NOTHING
+    claims = (catalog.claim(applicant.namespace, name) for name in applicant.claims)
+    by_class = any(catalog.storage_class_opts_in(claim.storage_class) for claim in claims if claim)
+    return OptedInBy.STORAGE_CLASS if by_class else OptedInBy.NOTHING
 
 
 def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool:
@@ -39,11 +39,6 @@ def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool
         return True
     namespace = catalog.namespace(applicant.namespace)
     return settings.opt_in is OptIn.NAMESPACE and namespace is not None and namespace.opt_in is False
-
-
-def _storage_class_opts_in(namespace: str, name: str, catalog: Catalog) -> bool:
-    claim = catalog.claim(namespace, name)
-    return claim is not None and catalog.storage_class_opts_in(claim.storage_class)
 
 
 def is_handled(by: OptedInBy, settings: Settings) -> bool:

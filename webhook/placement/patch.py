@@ -128,7 +128,8 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
     # Without a node, no term of this pod backs the annotation: it was copied from another pod.
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
         after[CO_SCHEDULED_NODE] = decision.node
-    if not _within_limit({**annotations, **after}):
+    together = {**annotations, **after}
+    if len("".join(map(str, (*together, *together.values()))).encode()) > MAX_ANNOTATIONS_SIZE:
         return []
     if before:
         return patch_between({"metadata": {"annotations": before}}, {"metadata": {"annotations": after}})
@@ -143,10 +144,6 @@ def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Seque
     """Return the operations that add annotations to those of a pod, which exist, are null (`known`) or are absent."""
     old: JsonObject = {"annotations": {} if exists else None} if known else {}
     return patch_between({"metadata": old}, {"metadata": {"annotations": {key: key for key in keys}}})
-
-
-def _within_limit(annotations: JsonObject) -> bool:
-    return len("".join(map(str, (*annotations, *annotations.values()))).encode()) <= MAX_ANNOTATIONS_SIZE
 
 
 def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str:

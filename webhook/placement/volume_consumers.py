@@ -9,7 +9,6 @@ from webhook.placement.objects.fields import JsonObject, mappings
 from webhook.placement.objects.selectors import NODE_NAME_FIELD
 from webhook.placement.opt_in import is_handled, opted_in_by
 from webhook.placement.settings import Settings
-from webhook.placement.votes import ranked
 
 # The guard evaluates the candidates in turn. A volume has few VMs, on even fewer nodes.
 MAX_CANDIDATES = 8
@@ -67,4 +66,4 @@ def ranked_nodes(consumers: Iterable[Pod], avoided: frozenset[str]) -> tuple[str
     """
     candidates = [pod for pod in consumers if pod.node not in avoided]
     candidates.sort(key=lambda pod: (pod.is_migration_target, pod.created, pod.key))
-    return ranked(pod.node for pod in candidates)[:MAX_CANDIDATES]
+    return tuple(node for node, _ in Counter(pod.node for pod in candidates).most_common(MAX_CANDIDATES))

@@ -1,6 +1,5 @@
 """Choose one node from the votes of a pod's claims."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -17,11 +16,6 @@ class Choice(Struct, frozen=True):
     node: str
     others: tuple[str, ...] = ()
     certain: bool = True
-
-
-def ranked(votes: Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes, those with the most votes first. In a tie, the node with the earlier vote is first."""
-    return tuple(node for node, _ in Counter(votes).most_common())  # a stable sort: a Counter keeps insertion order
 
 
 def voters(findings: Iterable[ClaimFinding]) -> Sequence[ClaimFinding]:

@@ -123,27 +123,19 @@ def advice(decision: Decision) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ADVICE[reason] for reason in reasons))
 
 
-def _join(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def _claims(names: list[str]) -> str:
-    return f"{'claim' if len(names) == 1 else 'claims'} {_join(names)}"
+    return f"{'claim' if len(names) == 1 else 'claims'} {', '.join(names)}"
 
 
 def _served(findings: Iterable[ClaimFinding], node: str) -> str:
     return _claims([finding.claim for finding in findings if finding.node == node and finding.decides])
 
 
-def _elsewhere(findings: tuple[ClaimFinding, ...], choice: Choice) -> str:
-    return "".join(f"; {other} serves {_served(findings, other)}" for other in choice.others)
-
-
 def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> str:
     """Return the message for a VM that is pinned to the node of its storage or prefers that node."""
     verb = "pinned to" if mode is Mode.REQUIRED else "prefers"
-    return f"{verb} {choice.node}, which serves {_served(findings, choice.node)}{_elsewhere(findings, choice)}"
+    served = f"{verb} {choice.node}, which serves {_served(findings, choice.node)}"
+    return "; ".join([served, *(f"{other} serves {_served(findings, other)}" for other in choice.others)])
 
 
 def softened(

@@ -64,9 +64,7 @@ def _stale(candidate: Candidate) -> str | None:
 
 
 def _not_found(candidate: Candidate) -> str | None:
-    if candidate.node is None and candidate.catalog.has_nodes():
-        return NOT_FOUND
-    return None
+    return NOT_FOUND if candidate.node is None and candidate.catalog.has_nodes() else None
 
 
 def _not_ready(candidate: Candidate) -> str | None:

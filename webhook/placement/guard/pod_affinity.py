@@ -3,7 +3,7 @@
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from msgspec import Struct
@@ -46,7 +46,7 @@ class InterPodAffinity:
         self._oversized = self.catalog.oversized_pods()
         unknown = self._unknown_terms()
         try:
-            conflict = self._repels_other() or (None if unknown else self._unmet_affinity()) or self._repelled_by_own()
+            conflict = self._repels_other() or (None if unknown else self._unmet_affinity()) or self._repelled(own=True)
         except LimitExceeded:
             return Verdict(None, unknown or TOO_MANY_COMPARISONS)
         if not conflict:
@@ -63,10 +63,6 @@ class InterPodAffinity:
         if terms and any(term.namespace_selector is not None for term in terms) and self.catalog.namespace(own) is None:
             return UNKNOWN_NAMESPACES
         return ""
-
-    def _labels_of_namespace(self, namespace: str) -> Mapping[str, str]:
-        found = self.catalog.namespace(namespace)
-        return found.labels if found else {}
 
     def _namespaces(self, term: AffinityTerm) -> Iterator[str]:
         yield from term.namespaces
@@ -111,25 +107,21 @@ class InterPodAffinity:
                     return f"conflicts with the pod's required anti-affinity to {self._name(other)}"
         return None
 
-    def _repelled_by_own(self) -> str | None:
-        return self._repelled(self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=True), own=True)
-
     def _repelled_by_others(self) -> str | None:
         self.passed_over |= any(namespace != self.pod.namespace for namespace in self._oversized)
-        terms = self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=False)
         kept = self.comparisons.left - self.comparisons.left // 2
         self.comparisons.left -= kept
         try:
-            return self._repelled(terms, own=False)
+            return self._repelled(own=False)
         except LimitExceeded:
             self.passed_over, self.comparisons.left = True, 0
             return None
         finally:
             self.comparisons.left += kept
 
-    def _repelled(self, terms: Iterable[tuple[Pod, AffinityTerm]], *, own: bool) -> str | None:
+    def _repelled(self, *, own: bool) -> str | None:
         namespace, labels = self.pod.namespace, self.pod.labels
-        for other, term in terms:
+        for other, term in self.catalog.repelling_terms(namespace, labels, own=own):
             self.comparisons.spend()
             if other.key == self.pod.key or other.is_ignored_for(self.pod) or not self._same_domain(other, term):
                 continue
@@ -165,7 +157,8 @@ class InterPodAffinity:
 
     def _selects(self, term: AffinityTerm, other: Pod) -> bool:
         self.comparisons.spend(term.cost)
-        return term.selects(other.namespace, self._labels_of_namespace(other.namespace), other.labels)
+        namespace = self.catalog.namespace(other.namespace)
+        return term.selects(other.namespace, namespace.labels if namespace else {}, other.labels)
 
     def _affinity_met(self, matching: list[Pod]) -> bool:
         self.comparisons.spend(len(self.affinity_terms) * len(matching))

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
 
 PODS = "pods"
 
@@ -76,16 +76,6 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
     if statuses:
         _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
     return requests
-
-
-def _container_statuses(status: JsonObject) -> dict[str, JsonObject]:
-    found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
-    return {text(each, "name"): each for each in found}
-
-
-def _is_resize_feasible(status: JsonObject) -> bool:
-    pending = [each for each in mappings(status, "conditions") if each.get("type") == "PodResizePending"]
-    return not pending or pending[0].get("reason") != "Infeasible"
 
 
 def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: bool) -> None:
@@ -156,7 +146,9 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     statuses: Mapping[str, JsonObject] = {}
     feasible = True
     if status:  # not of a pod that is being created
-        statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
+        of_containers = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+        statuses = {text(each, "name"): each for each in of_containers}
+        feasible = condition(pod, "PodResizePending").get("reason") != "Infeasible"
     total: dict[str, int] = {}
     for container in containers:
         _add(total, _container_requests(container, statuses, feasible))

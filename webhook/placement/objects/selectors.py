@@ -107,13 +107,7 @@ def is_empty_term(term: Any) -> bool:
     return not (isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields")))
 
 
-def _spend_nothing(_comparisons: int) -> None:
-    pass
-
-
-def node_matches(
-    selector: JsonObject, name: str, labels: Mapping[str, str], spend: Callable[[int], None] = _spend_nothing
-) -> bool:
+def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str], spend: Callable[[int], None]) -> bool:
     """Return whether a node selector selects a node: terms are ORed, the requirements of a term are ANDed.
 
     A list without terms and a term without requirements match nothing. An empty `name` skips matchFields, as the
