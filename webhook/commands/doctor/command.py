@@ -32,7 +32,7 @@ BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
     "longhorn": products.longhorn,
     "known-bugs": products.known_bugs,
     "claims": products.claims,
-    "loopback-nfs": products.loopback_nfs_before,
+    "loopback-nfs": products.loopback_nfs,
 }
 AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "replicas": installed_webhook.replicas,

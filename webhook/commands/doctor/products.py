@@ -13,7 +13,7 @@ from webhook.commands.doctor.inspection import Inspection, Result, failure, list
 from webhook.commands.doctor.webhook_calls import opted_in_vms
 from webhook.fleet.nfs import Servers, cached_claims
 from webhook.fleet.release import why_not_scheduled
-from webhook.placement.objects.facts import Claim
+from webhook.placement.objects.facts import Claim, Key
 from webhook.placement.objects.fields import mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, vmi_name
 from webhook.placement.reasons import Reason
@@ -145,30 +145,23 @@ def known_bugs(inspection: Inspection) -> Iterator[Result]:
         yield ok(f"no known bug of Longhorn {name} concerns RWX volumes on these nodes")
 
 
-def loopback_nfs_before(inspection: Inspection) -> Iterator[Result]:
-    """Check all VMs, before any is opted in."""
-    yield _risk(inspection, _cached_vms(inspection))
-
-
-def loopback_nfs(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check the opted-in VMs."""
-    opted_in = {f"{vm.namespace}/{vm.name}" for vm in opted_in_vms(inspection, found)}
-    yield _risk(inspection, [name for name in _cached_vms(inspection) if name in opted_in])
-
-
-def _risk(inspection: Inspection, cached: list[str]) -> Result:
+def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> Iterator[Result]:
+    """Check the opted-in VMs, and before the installation all."""
+    opted_in = {vm.key for vm in opted_in_vms(inspection, found)} if found else None
+    cached = ["/".join(key) for key in _cached_vms(inspection) if opted_in is None or key in opted_in]
     unprotected = _unprotected(inspection)
     disks = f"VMs with a cached or virtiofs volume over NFS: {len(cached)} ({listed(cached)})"
     if cached and unprotected:
         advice = (
             "Upgrade it, or set cache: none: under memory pressure, the NFS client and server can block each other."
         )
-        return failure(f"{disks}; {unprotected}", advice)
-    if cached:
-        return warning(disks, "Set cache: none, or move the disk to a Block volume.")
-    if unprotected:
-        return warning(unprotected, "Upgrade it before VMs or containers write to NFS volumes through the page cache.")
-    return ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
+        yield failure(f"{disks}; {unprotected}", advice)
+    elif cached:
+        yield warning(disks, "Set cache: none, or move the disk to a Block volume.")
+    elif unprotected:
+        yield warning(unprotected, "Upgrade it before VMs or containers write to NFS volumes through the page cache.")
+    else:
+        yield ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
 
 
 def _unprotected(inspection: Inspection) -> str:
@@ -181,11 +174,11 @@ def _unprotected(inspection: Inspection) -> str:
     return ""
 
 
-def _cached_vms(inspection: Inspection) -> list[str]:
+def _cached_vms(inspection: Inspection) -> list[Key]:
     """List the VMIs that write to a claim over NFS through the page cache."""
     claims = {(claim.namespace, claim.name) for claim in longhorn_claims(inspection) if not claim.block}
     return sorted(
-        f"{namespace}/{text(vmi, 'metadata', 'name')}"
+        (namespace, text(vmi, "metadata", "name"))
         for vmi in inspection.items(VMIS.path)
         if (namespace := text(vmi, "metadata", "namespace"))
         and any((namespace, claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
