@@ -1,9 +1,9 @@
 """`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
 import difflib
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 
@@ -22,14 +22,8 @@ from webhook.reading.documents import Document, Kind
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewed:
-    """An object that the webhook reviews, before and after the patch, and the decision."""
-
-    name: str
-    before: JsonObject
-    after: JsonObject
-    injection: Injection
+# The name of an object that the webhook reviews, the object before and after the patch, and the decision.
+Reviewed: TypeAlias = tuple[str, JsonObject, JsonObject, Injection]
 
 
 @click.command(short_help="print pods as the webhook would patch them")
@@ -64,9 +58,9 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
         case "yaml":
             shown = "---\n".join(map(kubernetes_yaml.to_yaml, mutated))
         case "json":
-            shown = as_data([as_json(result.injection) for result in results])
+            shown = as_data([as_json(injection) for *_, injection in results])
         case _:
-            shown = "".join(_diff(documents.display_name(file), result) for result in results)
+            shown = "".join(_diff(documents.display_name(file), *result) for result in results)
     if output != "json":
         show_settings(fleet.webhook)
         if not results:
@@ -92,26 +86,26 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     injection = injector.inject(request, fleet.inventory.store, settings)
     before = mapping(request, "object") or item  # a DELETE request has no object
     after = apply_patch(injection.patch or [], before)
-    results.append(Reviewed(pod_name(request), before, after, injection))
+    results.append((pod_name(request), before, after, injection))
     return after
 
 
-def _diff(file: str, result: Reviewed) -> str:
+def _diff(file: str, reviewed: str, before: JsonObject, after: JsonObject, _: Injection) -> str:
     # One diff per object, because the running time of difflib grows with the square of the input.
     # Not splitlines(), which also splits at characters such as U+2028.
-    before, after = (kubernetes_yaml.to_yaml(content).split("\n") for content in (result.before, result.after))
-    name = f"{file} {printable(result.name)}"
-    lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
+    old, new = (kubernetes_yaml.to_yaml(content).split("\n") for content in (before, after))
+    name = f"{file} {printable(reviewed)}"
+    lines = difflib.unified_diff(old, new, name, f"{name} (injected)", lineterm="")
     return "".join(f"{click.style(line, fg=_COLORS.get(line[:1]))}\n" for line in lines)
 
 
 def _warn(results: list[Reviewed], output: str) -> None:
-    for result in results:
-        prefix = f"{result.name}: " if len(results) > 1 else ""
-        decision, warnings = result.injection.decision, [] if output == "json" else list(result.injection.warnings)
-        if result.injection.error is not None:
+    for name, *_, injection in results:
+        prefix = f"{name}: " if len(results) > 1 else ""
+        decision, warnings = injection.decision, [] if output == "json" else list(injection.warnings)
+        if injection.error is not None:
             warnings.append(f"{decision.reason}: {decision.message}")
-        elif result.injection.patch is None and output == "diff":
-            click.echo(printable(f"{result.name}: unchanged, {decision.reason}: {decision.message}"), err=True)
+        elif injection.patch is None and output == "diff":
+            click.echo(printable(f"{name}: unchanged, {decision.reason}: {decision.message}"), err=True)
         for warning in warnings:
             click.echo(printable(f"Warning: {prefix}{warning}"), err=True)
