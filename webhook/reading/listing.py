@@ -1,16 +1,9 @@
 """Read a whole cluster once, in pages: all that the decisions and the report use. Never a request per object."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-import msgspec
-
-from webhook.cluster.caches.kinds import (
-    PODS,
-    TOOL_KINDS,
-    Kind,
-    kinds,
-)
+from webhook.cluster.caches.kinds import PODS, TOOL_KINDS, Kind, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.kubevirt import is_virt_launcher
@@ -41,24 +34,18 @@ def read_inventory(
 
 
 def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: Callable[[str, int], None]) -> None:
+    def skip(name: str, error: str) -> None:
+        inventory.malformed.append(f"{kind.name} {name}: {error}")  # skipped, as by the webhook
+
     number = 0
     try:
         for _, items in cluster.pages(kind.path, **kind.query):
-            _store(inventory, kind, items)
+            for item, fact in filter(None, (kind.read_one(raw, skip) for raw in items)):
+                inventory.store.put(fact)
+                if kind is not PODS or is_virt_launcher(item):
+                    inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)
     except ClusterError as error:
         if not kind.optional or error.code != 404:  # 404: the CRD is missing
             raise
-
-
-def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
-    def skip(name: str, error: str) -> None:
-        inventory.malformed.append(f"{kind.name} {name}: {error}")  # skipped, as by the webhook
-
-    for raw in items:
-        if found := kind.read_one(raw, skip):
-            item, fact = found
-            inventory.store.put(fact)
-            if kind is not PODS or is_virt_launcher(item):
-                inventory.keep(kind.name, item)
