@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.kubevirt import controller_of
 
 # A trace that each of these programs leaves on each object that it manages: the program, the field, and the key.
 # Not the label app.kubernetes.io/instance, by which Argo CD before 3.0 tracks objects: many charts set it as well.
@@ -35,6 +36,5 @@ def _signs(vm: JsonObject) -> Iterator[str]:
     for program, field, key in SIGNS:
         if key in found[field]:
             yield f"{program} ({field} {key})"
-    for owner in mappings(metadata, "ownerReferences"):
-        if owner.get("controller") is True:
-            yield f"{text(owner, 'kind')} {text(owner, 'name')} (its owner)"
+    if owner := controller_of(vm):
+        yield f"{text(owner, 'kind')} {text(owner, 'name')} (its owner)"

@@ -96,15 +96,11 @@ def _with_preference(spec: JsonObject, preference: JsonObject) -> JsonObject:
     domain = mapping(spec, "domain")
     cpu, devices, firmware = mapping(domain, "cpu"), mapping(domain, "devices"), mapping(domain, "firmware")
     named = {text(each, "name") for each in mappings(cpu, "features")}
-    preferred = (
-        each for each in mappings(preference, "cpu", "preferredCPUFeatures") if text(each, "name") not in named
-    )
-    if features := [*mappings(cpu, "features"), *preferred]:
+    preferred = mappings(preference, "cpu", "preferredCPUFeatures")
+    if features := [*mappings(cpu, "features"), *(each for each in preferred if text(each, "name") not in named)]:
         cpu = cpu | {"features": features}
-    machine, tpm = (
-        text(preference, "machine", "preferredMachineType"),
-        mapping(preference, "devices").get("preferredTPM"),
-    )
+    machine = text(preference, "machine", "preferredMachineType")
+    tpm = mapping(preference, "devices").get("preferredTPM")
     if machine and not text(domain, "machine", "type"):
         domain = domain | {"machine": mapping(domain, "machine") | {"type": machine}}
     if tpm is not None and devices.get("tpm") is None:

@@ -29,10 +29,6 @@ class Servers:
         """Return whether Longhorn's NFS server doesn't ask for the protection."""
         return () < version_numbers(self.longhorn) < _FLUSHER_LONGHORN
 
-    def old_kernels(self) -> list[str]:
-        """Return the nodes whose kernel doesn't have the protection, sorted."""
-        return sorted(node for node in self.kernels if self.has_old_kernel(node))
-
     def has_old_kernel(self, node: str | None) -> bool:
         """Return whether the kernel of a node doesn't have the protection."""
         return () < self.kernels.get(node or "", ()) < _FLUSHER_KERNEL

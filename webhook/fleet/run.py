@@ -103,11 +103,6 @@ class Limits:
         """Return how many migrations may be unfinished in the cluster, including those of other clients."""
         return max(1, self.cluster - RESERVED_SLOTS)
 
-    @property
-    def slots_per_node(self) -> int:
-        """Return how many unfinished migrations may leave one node."""
-        return max(1, min(MAX_PER_NODE, self.per_node))
-
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
@@ -175,7 +170,7 @@ def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     for relocation in run.startable(limits):
         canary = not relocation.classes <= run.proven
         leaving = sum(each.source == relocation.move.source for each in unfinished)
-        if leaving >= limits.slots_per_node or (canary and (in_flight or ours)):
+        if leaving >= max(1, min(MAX_PER_NODE, limits.per_node)) or (canary and (in_flight or ours)):
             continue
         if relocation.move.target not in expecting_pods:
             return replace(relocation, canary=canary)

@@ -50,10 +50,8 @@ class Rendering:
         """Return the rendering of a KubeVirt object; with KubeVirt's defaults for what the object leaves open."""
         configuration = mapping(kubevirt, "spec", "configuration", "developerConfiguration")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
-        ratio, overcommit = (
-            _count(configuration, "cpuAllocationRatio", 10),
-            _count(configuration, "memoryOvercommit", 100),
-        )
+        ratio = _count(configuration, "cpuAllocationRatio", 10)
+        overcommit = _count(configuration, "memoryOvercommit", 100)
         return cls(mapping(configuration, "nodeSelectors"), ratio, overcommit, version >= (1, 6))
 
 

@@ -169,7 +169,7 @@ def _unprotected(inspection: Inspection) -> str:
     servers = Servers(longhorn_version(inspection), kernels(inspection))
     if servers.old_longhorn:
         return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER"
-    if old := servers.old_kernels():
+    if old := sorted(filter(servers.has_old_kernel, servers.kernels)):
         return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(old)} ({listed(old)})"
     return ""
 

@@ -24,7 +24,6 @@ MAX_NODE_SELECTOR_TERMS = (
 )
 # Details of failures that other modules report, too.
 NOT_FOUND = "does not exist"
-INVALID_NAME = "is not a valid node name"
 STARTING = "has no running share-manager yet"
 NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -243,7 +242,7 @@ _VALID_NAME = Check(
     Reason.NODE_NOT_FOUND,
     "valid node name",
     # The API server would reject the pod with such a term.
-    lambda candidate: None if is_dns_subdomain(candidate.node_name) else INVALID_NAME,
+    lambda candidate: None if is_dns_subdomain(candidate.node_name) else "is not a valid node name",
     quiet=True,
 )
 _SERVING = Check(Reason.SHARE_MANAGER_STARTING, "runs the share-manager", lambda _: STARTING, quiet=True)
