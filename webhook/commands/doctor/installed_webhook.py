@@ -53,12 +53,18 @@ def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check the age of each replica's caches, by /readyz?verbose."""
     ready = (pod for pod in found.pods if has_condition(pod, "Ready"))
     answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in ready}
-    problems = [f"{name}: {problem}" for name, answer in answers.items() for problem in _cache_problems(answer)]
-    for problem in problems:
-        yield warning(problem, f"Check the log: kubectl -n {found.namespace} logs {problem.partition(':')[0]}")
+    oldest, problems = 0.0, list[tuple[str, str]]()
+    for name, answer in answers.items():
+        problems += [(name, f"{resource}: {problem}") for resource, problem in mapping(answer, "problems").items()]
+        for cache in mappings(answer, "caches"):
+            age = cache.get("age") or 0.0
+            oldest = max(oldest, age)
+            if age > STALE_MINUTES * 60:
+                problems.append((name, f"{text(cache, 'resource')}: no update from the API server for {age:.0f} s"))
+    for name, problem in problems:
+        yield warning(f"{name}: {problem}", f"Check the log: kubectl -n {found.namespace} logs {name}")
     if answers and not problems:
-        ages = [each["age"] for answer in answers.values() for each in mappings(answer, "caches") if each.get("age")]
-        yield ok(f"the caches of all ready replicas are up to date (oldest update: {max(ages, default=0):.0f} s ago)")
+        yield ok(f"the caches of all ready replicas are up to date (oldest update: {oldest:.0f} s ago)")
 
 
 def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> JsonObject:
@@ -71,15 +77,6 @@ def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> 
         raise
     except BadInput as error:  # the API server can't reach the pod, or the replica answers 503
         return {"problems": {"/readyz": str(error)}}
-
-
-def _cache_problems(answer: JsonObject) -> Iterator[str]:
-    for resource, problem in mapping(answer, "problems").items():
-        yield f"{resource}: {problem}"
-    for cache in mappings(answer, "caches"):
-        age = cache.get("age")
-        if isinstance(age, int | float) and age > STALE_MINUTES * 60:
-            yield f"{text(cache, 'resource')}: no update from the API server for {age:.0f} s"
 
 
 def certificates(inspection: Inspection, found: Installation) -> Iterator[Result]:
