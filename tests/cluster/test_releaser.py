@@ -198,7 +198,7 @@ def test_a_pod_that_was_bound_since_it_was_read_is_not_deleted(server: ApiServer
     with capture_logs() as lines:
         harness.step()
     assert harness.deleted == ["virt-launcher-vm1-abcde"]  # the API server answered with 409
-    assert harness.live.store.unbound_pins()
+    assert list(harness.live.store.pins.unbound())
     assert (harness.releaser.released, harness.releaser.pending, harness.events, lines) == ({}, {}, [], [])
 
 

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -108,6 +108,7 @@ class Api:
     authorization: Callable[[], str] = str
 
 
+@dataclass(frozen=True, slots=True)
 class ClusterClient:
     """A client for one API server with one set of credentials. Thread-safe.
 
@@ -115,20 +116,15 @@ class ClusterClient:
     user to impersonate. `name` is the kubeconfig's context, empty in a pod.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        silence: float = WATCH_SILENCE_TIMEOUT,
-        namespace: str = "default",
-        user: str = "",
-        name: str = "",
-    ) -> None:
-        self.namespace, self.name, self._user = namespace, name, user
-        self._api, self._silence = api, silence
+    api: Api
+    silence: float = WATCH_SILENCE_TIMEOUT
+    namespace: str = "default"
+    user: str = ""
+    name: str = ""
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
-        return type(self)(self._api, self._silence, self.namespace, user, self.name)
+        return replace(self, user=user)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -171,7 +167,7 @@ class ClusterClient:
         """
         query |= {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query |= {"timeoutSeconds": str(seconds)}
-        return _events(self._send("GET", path, query, self._silence, accept=accept))
+        return _events(self._send("GET", path, query, self.silence, accept=accept))
 
     def get(self, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
         """Read one object; return None if it or its kind doesn't exist. Raises ClusterError."""
@@ -214,16 +210,16 @@ class ClusterClient:
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"}
-        if self._user:
-            headers["Impersonate-User"] = self._user
+        if self.user:
+            headers["Impersonate-User"] = self.user
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
         try:
-            if authorization := self._api.authorization().strip():  # a token file may end with a newline
+            if authorization := self.api.authorization().strip():  # a token file may end with a newline
                 headers["Authorization"] = authorization
-            response = self._api.pool.request(
+            response = self.api.pool.request(
                 method,
-                f"{self._api.url}{path}?{urlencode(query)}" if query else f"{self._api.url}{path}",
+                f"{self.api.url}{path}?{urlencode(query)}" if query else f"{self.api.url}{path}",
                 body=None if body is None else msgspec.json.encode(body),
                 headers=headers,
                 timeout=urllib3.Timeout(timeout, CONNECT_TIMEOUT),  # of the whole, and to connect

@@ -101,7 +101,7 @@ class Releaser:
 
     def _track(self) -> None:
         now, known = self._clock(), self._stuck
-        pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.unbound_pins() if pod.pin])
+        pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.pins.unbound() if pod.pin])
         found = {(pod.uid, pin.unschedulable_since): StuckPod(pod, pin, now) for pod, pin in pods}
         self._stuck = {key: known.get(key, new) for key, new in found.items()}
 

@@ -139,15 +139,10 @@ def read_pod(item: JsonObject) -> Pod | None:
     node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
     namespace, name = key_of(item)
     found, pin = pod_facts(Manifest(item, namespace), name, node), read_pin(item)
-    undecided = _is_undecided(item)
+    starts_vm = is_virt_launcher(item) and not is_migration_target(item)
+    undecided = starts_vm and not {PROVISIONING_ANNOTATION, DECISION} & mapping(item, "metadata", "annotations").keys()
     marked = pin or undecided
     return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
-
-
-def _is_undecided(item: JsonObject) -> bool:
-    annotations = mapping(item, "metadata", "annotations")
-    starts_vm = is_virt_launcher(item) and not is_migration_target(item) and PROVISIONING_ANNOTATION not in annotations
-    return starts_vm and DECISION not in annotations
 
 
 def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:

@@ -4,7 +4,7 @@ The watches, the lists and the reads of single objects decode and read objects b
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -157,6 +157,7 @@ VIRTUAL_MACHINES = Kind(
 # Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
 _VMI = facts.VirtualMachineInstance
 VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", shapes.VMI, _VMI, readers.read_vmi, metadata_only=True)
+SHARE_MANAGERS = Kind(LONGHORN, "ShareManager", shapes.SHARE_MANAGER, facts.ShareManager, readers.read_share_manager)
 # Namespace selectors of affinity terms read the namespaces. Both kinds opt in VMs, if the setting says so. A missing
 # right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
 _OPT_IN: dict[str, Any] = {"required": False, "metadata_only": True}
@@ -171,9 +172,6 @@ def kinds(longhorn: str, opt_in: OptIn = OptIn.NAMESPACE) -> tuple[Kind, ...]:
 
     StorageClasses are read only where they can opt in VMs.
     """
-    reader = readers.read_share_manager
-    share_managers = Kind(
-        LONGHORN, "ShareManager", shapes.SHARE_MANAGER, facts.ShareManager, reader, namespace=longhorn
-    )
+    share_managers = replace(SHARE_MANAGERS, namespace=longhorn)
     classes = (STORAGE_CLASSES,) if opt_in is OptIn.NAMESPACE else ()
     return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS, VIRTUAL_MACHINES, NAMESPACES, *classes)

@@ -226,10 +226,6 @@ class Store:
         vmi = self.vmi(namespace, name)
         return None if vmi and vmi.owner_kind != "VirtualMachine" else ""
 
-    def unbound_pins(self) -> Collection[Pod]:
-        """List the unbound pods of known VMIs that the webhook pinned, one of each VMI."""
-        return list(self.pins.unbound())
-
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
         total, *others = (table.requested(node, excluding) for table in self._placed_pods())
