@@ -16,7 +16,6 @@ from tests.support.builders import (
     Object,
     apply_injection,
     claim,
-    name_requirement,
     node,
     pinned_vm_pod,
     pod,
@@ -43,7 +42,6 @@ from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Pod
-from webhook.placement.patch import MAX_CACHED_LENGTH
 from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Action
 
@@ -170,31 +168,32 @@ def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small
     assert len(small_live.store.reservations) == 0
 
 
-class Term(dict[str, Any]):
-    """A term too large for the cache of patches, which calls a function when it is compared with the webhook's own."""
+class SchedulerNames(dict[str, str]):
+    """A setting that calls a function when a patch reads it."""
 
-    __hash__ = None
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__({"from": "to"})
+        self.read = read
 
-    def __init__(self, compared: Callable[[], None]) -> None:
-        super().__init__(weight=1, preference={"matchFields": [name_requirement("a" * MAX_CACHED_LENGTH)]})
-        self.compared = compared
-
-    def __eq__(self, other: object) -> bool:
-        self.compared()
-        return super().__eq__(other)
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read()
+        return super().get(key, default)
 
 
-def test_other_decisions_are_made_while_the_patch_of_a_large_affinity_is_built(small_live: Live) -> None:
+def test_other_decisions_are_made_while_a_patch_is_built(server: ApiServer) -> None:
     """3 MiB of preferred terms held the lock for 0.3 s, and all other decisions waited."""
     meanwhile: list[Decision] = []
     with ThreadPoolExecutor(1) as other_thread:
 
         def decide_another() -> None:
-            if not meanwhile:
-                meanwhile.append(other_thread.submit(decision, small_live, vm(2)).result(LONG_TIMEOUT))
+            names.read = lambda: None
+            meanwhile.append(other_thread.submit(decision, live, vm(2)).result(LONG_TIMEOUT))
 
-        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [Term(decide_another)]}}
-        assert decision(small_live, vm(1, affinity=affinity)).outcome is Outcome.PINNED
+        names = SchedulerNames(decide_another)
+        live = make_live(server, scheduler_names=names)
+        server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
+        sync_caches(live, server)
+        assert decision(live, vm(1)).outcome is Outcome.PINNED
     assert [decided.outcome for decided in meanwhile] == [Outcome.PINNED]
 
 
