@@ -1,6 +1,5 @@
 """`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ from webhook.reading.documents import BadInput
 
 NAME = "kubevirt-scheduler"
 DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
-MAX_WIDTH = 140  # columns: fits a Service's DNS names and the dates in one row
 
 
 @click.group(short_help="show and renew the webhook's certificates")
@@ -210,12 +208,11 @@ def _render_status(secret: Key, report: health.Status, now: datetime) -> str:
         for what, cert in report.certificates
     ]
     webhooks = [(name, "yes" if trusts else "NO") for name, trusts in report.webhooks.items()]
-    columns = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     heads = ("CERTIFICATE", "SUBJECT", "NOT AFTER", "DAYS LEFT", "NAMES")
     parts = [
         f"Secret {printable('/'.join(secret))}\n",
-        render_table(heads, certificates, columns=columns),
-        render_table(("WEBHOOK", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
+        render_table(heads, certificates),
+        render_table(("WEBHOOK", "TRUSTS THE CERTIFICATE"), webhooks),
     ]
     if report.next:
         parts.append(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}\n")
