@@ -178,9 +178,9 @@ def test_a_missing_product_is_reported_and_the_rest_is_written(run: RunSnapshot,
     result = run("-o", "-")
     assert result.exit_code == 0
     assert result.stderr.splitlines()[:-1] == [
-        "Warning: the snapshot contains no sharemanagers: Longhorn is not installed",
-        "Warning: the snapshot contains no virtualmachineinstances: KubeVirt is not installed",
-        "Warning: the snapshot contains no virtualmachines: KubeVirt is not installed",
+        "Warning: the snapshot contains no sharemanagers: longhorn.io is not installed",
+        "Warning: the snapshot contains no virtualmachineinstances: kubevirt.io is not installed",
+        "Warning: the snapshot contains no virtualmachines: kubevirt.io is not installed",
     ]
     assert len(items(result.stdout)) == len(CLUSTER) - 3
 

@@ -1,7 +1,7 @@
 """Find the VM, VMI or pod that a user names, in a snapshot or in a live cluster."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import click
@@ -26,40 +26,35 @@ USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
 Found: TypeAlias = Machine | JsonObject  # a VM, or an existing pod that runs no VM
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A kind, `vm` or `pod`, and a name. A VM and its VMI are one."""
+def parse_subject(words: Iterable[str]) -> tuple[str, str] | None:
+    """Read `vm NAME` or `vm/NAME`: the kind, `vm` or `pod`, and the name. A VM and its VMI are one.
 
-    kind: str
-    name: str
-
-
-def parse_subject(words: Iterable[str]) -> Subject | None:
-    """Read `vm NAME` or `vm/NAME`; None without words. Raises UsageError for anything else."""
+    Returns None without words. Raises UsageError for anything else.
+    """
     parts = [part for word in words for part in word.split("/", 1)]
     if not parts:
         return None
     if len(parts) != 2 or parts[0].lower() not in KINDS or not parts[1] or "/" in parts[1]:
         raise click.UsageError(USAGE)
-    return Subject(KINDS[parts[0].lower()], parts[1])
+    return KINDS[parts[0].lower()], parts[1]
 
 
-def find(fleet: Fleet, subject: Subject, namespace: str | None) -> list[Found]:
+def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> list[Found]:
     """Find all objects with this kind and name: in a live cluster one, in a snapshot one of each namespace.
 
     Raises BadInput if there are none, or if the API server can't be reached.
     """
     namespace = namespace or fleet.namespace or None
-    if subject.kind == "vm":
+    if kind == "vm":
         machines = fleet.inventory.machines(fleet.webhook.predicting)
         machines = [each for each in machines if namespace in (None, each.namespace)]
         names = {each.name for each in machines}
-        found: list[Found] = [each for each in machines if each.name == subject.name]
+        found: list[Found] = [each for each in machines if each.name == name]
     else:
-        names = {name for each, name in fleet.inventory.store.pods if namespace in (None, each)}
-        found = [existing_pod(fleet, pod) for pod in _pods(fleet, subject.name, namespace)]
+        names = {pod for each, pod in fleet.inventory.store.pods if namespace in (None, each)}
+        found = [existing_pod(fleet, pod) for pod in _pods(fleet, name, namespace)]
     if not found:
-        raise BadInput(not_found(subject.kind, subject.name, namespace, names))
+        raise BadInput(not_found(kind, name, namespace, names))
     return found
 
 

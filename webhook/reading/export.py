@@ -25,9 +25,6 @@ from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION
 
-# By the group of their CRDs.
-PRODUCTS = {"longhorn.io": "Longhorn", "kubevirt.io": "KubeVirt", "instancetype.kubevirt.io": "KubeVirt"}
-
 OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
 ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 _CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
@@ -50,14 +47,13 @@ def export(
     cause, and whether the right is missing. Raises BadInput if the API server can't be reached.
     """
     for kind in (*kinds(longhorn), *TOOL_KINDS):
-        product = PRODUCTS.get(kind.group, "")
         try:
             items = list_raw(cluster, kind.path, **kind.query)
         except ClusterError as error:
-            if error.code != 403 and not (error.code == 404 and product):
+            if error.code != 403 and not (error.code == 404 and kind.optional):
                 raise BadInput(f"{kind.plural}: {describe_failure(error)}") from None
             denied = error.code == 403
-            omit(kind.plural, str(error) if denied else f"{product} is not installed", denied)
+            omit(kind.plural, str(error) if denied else f"{kind.group} is not installed", denied)
             continue
         yield from (reduced(kind, item, opt_in) for item in items)
 

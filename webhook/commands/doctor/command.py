@@ -107,7 +107,8 @@ def doctor(
     if calls is not None:
         findings = [("calls", webhook_calls.own_calls(inspection, calls))]
     else:
-        findings = list(_check_before(inspection) if pre else _check_after(inspection))
+        before = (finding for name, check in BEFORE.items() for finding in _results(name, partial(check, inspection)))
+        findings = list(before if pre else _check_after(inspection))
     if output == "json":
         click.echo(_as_json(findings), nl=False)
     else:
@@ -115,11 +116,6 @@ def doctor(
     levels = {result.level for _, result in findings}
     if levels & {Level.FAILURE, Level.UNKNOWN}:
         raise click.exceptions.Exit(1 if Level.FAILURE in levels else EXIT_UNKNOWN)
-
-
-def _check_before(inspection: Inspection) -> Iterator[Finding]:
-    for name, check in BEFORE.items():
-        yield from _results(name, partial(check, inspection))
 
 
 def _check_after(inspection: Inspection) -> Iterator[Finding]:

@@ -71,8 +71,11 @@ def explain(
     fleet = read_fleet(snapshots, live)
     if named is None:
         found = list(_explained_file(Path(str(file)), fleet))
+        if not found:
+            remedy = "to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
+            raise BadInput(f"{documents.display_name(Path(str(file)))}: no Pod found; {remedy}")
     else:
-        found = [_explained(each, fleet) for each in find(fleet, named, namespace)]
+        found = [_explained(each, fleet) for each in find(fleet, *named, namespace)]
     if output == "text":
         show_settings(fleet.webhook)
         click.echo("\n".join(map(_render, found)), nl=False)
@@ -90,24 +93,15 @@ def _explained(found: Found, fleet: Fleet) -> JsonObject:
 
 def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
     settings = fleet.webhook.settings
-    items = [(document, *item) for document in read_documents(file) for item in document.objects()]
-    requests = [
-        (kind, item, request)
-        for document, kind, item in items
-        if (request := request_from(document, kind, item, settings))
-    ]
-    if not requests:
-        raise BadInput(
-            f"{documents.display_name(file)}: no Pod found; to print the pods of VMs: "
-            "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
-        )
-    for kind, item, request in requests:
-        # The node of an existing pod does not end the decision.
-        exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
-        if kind == ("v1", "Pod") and exists:
-            yield _explained(existing_pod(fleet, item), fleet)
-        else:
-            yield explain_request(request, fleet.inventory.store, settings)
+    for document in read_documents(file):
+        for kind, item in document.objects():
+            request = request_from(document, kind, item, settings)
+            # The node of an existing pod does not end the decision.
+            exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
+            if kind == ("v1", "Pod") and exists:
+                yield _explained(existing_pod(fleet, item), fleet)
+            elif request:
+                yield explain_request(request, fleet.inventory.store, settings)
 
 
 def _render(found: JsonObject) -> str:

@@ -6,7 +6,6 @@ from webhook.cluster.caches.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Migration
-from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
@@ -76,11 +75,6 @@ def _migration(item: JsonObject) -> Migration:
         failure=text(state, "failureReason"),
         blocked=next(blocked, ""),
     )
-
-
-def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
-    """Read a VMI; None if it doesn't exist. Raises ClusterError."""
-    return cluster.get(f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
 
 
 def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:

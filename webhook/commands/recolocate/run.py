@@ -13,6 +13,7 @@ from types import FrameType
 
 import click
 
+from webhook.cluster.caches.kinds import VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.recolocate import migrations
 from webhook.fleet import run as runs
@@ -194,7 +195,7 @@ class MigrationRun:
     def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
         keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
-        vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
+        vmis = {key: vmi for key in keys if (vmi := self._cluster.get(VMIS.object_path(key)))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
         known = [self._completed(each) for each in found if each.unfinished or each.key in current]
         return View(self._clock(), tuple(known), vmis)
@@ -213,7 +214,7 @@ class MigrationRun:
         """Return the node of a migration's VMI. Only a new migration of another client costs a request."""
         key = migration.key
         if key not in self._sources:
-            vmi = migrations.read_vmi(self._cluster, (migration.namespace, migration.vmi))
+            vmi = self._cluster.get(VMIS.object_path((migration.namespace, migration.vmi)))
             self._sources[key] = text(vmi, "status", "nodeName")
         return self._sources[key]
 
