@@ -23,7 +23,6 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certs.controller import CertificateController
-from certs.rotation import Policy
 from tests.cluster.live_caches import reflector, sync_caches
 from tests.support import fake_certificate_cluster as fakes
 from tests.support.builders import node, pinned_vm_pod, storage, virtual_machine, vmi
@@ -128,7 +127,7 @@ def walks(stack: ExitStack) -> dict[str, Walk]:
         fakes.FakeCertificateCluster(),
         secret=(fakes.NAMESPACE, fakes.NAME),
         configuration=fakes.CONFIGURATION,
-        policy=Policy(fakes.NAMES),
+        names=fakes.NAMES,
         folder=folder,
         now=lambda: now[0],
     )
