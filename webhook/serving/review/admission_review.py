@@ -1,6 +1,7 @@
 """Parse the request of an AdmissionReview, and write the AdmissionReview with its response."""
 
 from base64 import b64encode
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
@@ -55,26 +56,22 @@ def read_review(body: bytes) -> JsonObject:
     """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
     if not body:
         raise BadReview("empty body: expected an AdmissionReview in JSON")
-    return request_of(_decode(body))
+    try:
+        return request_of(_REVIEW.decode(body))
+    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):  # a field has an unexpected type
+        return request_of(_decode(msgspec.json.decode, body))
+    except msgspec.DecodeError as error:
+        raise BadReview(f"invalid JSON: {error}") from None
 
 
 def read_uid(body: bytes) -> JsonObject:
     """Return the request of an AdmissionReview in JSON, with nothing but its uid. Raises BadReview."""
-    try:
-        return request_of(_UID.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadReview(f"invalid JSON ({type(error).__name__})") from None
+    return request_of(_decode(_UID.decode, body))
 
 
-def _decode(body: bytes) -> Any:
+def _decode(decode: Callable[[bytes], Any], body: bytes) -> Any:
     try:
-        return _REVIEW.decode(body)
-    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        pass  # a field has an unexpected type: decode without the schema
-    except msgspec.DecodeError as error:
-        raise BadReview(f"invalid JSON: {error}") from None
-    try:
-        return msgspec.json.decode(body)
+        return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadReview(f"invalid JSON ({type(error).__name__})") from None
 

@@ -59,7 +59,10 @@ class Reviewer:
         admission: JsonObject | None = None
         try:
             if is_oversized(body):
-                return self._respond(read_uid(body), Injection(self._oversized()), self.clock())
+                sentence = "the review is too large for that of a VM"
+                decision = unchanged(Reason.UNJUDGED, self.settings.affinity_mode, sentence)
+                decision = replace(decision, opted_in_by=OptedInBy.UNKNOWN)
+                return self._respond(read_uid(body), Injection(decision), self.clock())
             admission = read_review(body)
             return self._decide(admission, received, timeout)
         except BadReview as error:
@@ -76,9 +79,11 @@ class Reviewer:
         injection = self.backend.decide(admission) if self.backend.synced() else inject(admission, None, self.settings)
         # In observe mode, no VM waits for the webhook.
         waits = self._waits(admission, injection.decision) if self.settings.action is Action.INJECT else ()
-        if wait := next((wait for wait in waits if self._may_retry(admission, wait, timeout, started)), None):
-            headers = [("Retry-After", str(wait.retry_after))]
-            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, wait.sentence, admission["uid"], headers)
+        for wait in waits:
+            age = call_age(admission, self.wall_clock())
+            if self.retries.may_retry(admission["uid"], wait, timeout, started, age):
+                headers = [("Retry-After", str(wait.retry_after))]
+                return error_response(HTTPStatus.SERVICE_UNAVAILABLE, wait.sentence, admission["uid"], headers)
         return self._respond(admission, injection, started)
 
     def _waits(self, admission: JsonObject, decision: Decision) -> Iterator[Wait]:
@@ -91,10 +96,6 @@ class Reviewer:
         if decision.recorded and any(each.decides for each in starting):
             yield Wait.BEING_BOUND
 
-    def _may_retry(self, admission: JsonObject, wait: Wait, timeout: float, now: float) -> bool:
-        age = call_age(admission, self.wall_clock())
-        return self.retries.may_retry(admission["uid"], wait, timeout, now, age)
-
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
         decision, dry_run = injection.decision, admission.get("dryRun") is True
         observes = self.settings.action is Action.OBSERVE and decision.recorded
@@ -105,10 +106,6 @@ class Reviewer:
         response = Response(HTTPStatus.OK, write_review(admission["uid"], injection, claims))
         self._record(admission, injection, claims, self.clock() - started)
         return response
-
-    def _oversized(self) -> Decision:
-        decision = unchanged(Reason.UNJUDGED, self.settings.affinity_mode, "the review is too large for that of a VM")
-        return replace(decision, opted_in_by=OptedInBy.UNKNOWN)
 
     def _fail_open(self, admission: JsonObject | None, error: Exception) -> Response:
         if admission is None:
