@@ -175,4 +175,7 @@ def ineligible_reason(
     manifest: Manifest, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
 ) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
-    return next((rule.reason for rule in rules if not rule.holds(manifest, by, settings)), None)
+    for rule in rules:  # faster than `next` with a generator
+        if not rule.holds(manifest, by, settings):
+            return rule.reason
+    return None

@@ -4,7 +4,6 @@ Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filteri
 """
 
 from collections.abc import Collection, Iterator
-from functools import cached_property
 
 from msgspec import Struct
 
@@ -39,10 +38,15 @@ class InterPodAffinity:
         self._unknown = self.passed_over = False
         self._oversized: Collection[str] = ()
         self._domains: dict[tuple[str, str], str | None] = {}
+        self._verdict: Verdict | None = None
 
-    @cached_property
+    @property
     def verdict(self) -> Verdict:
         """Evaluate the terms of the pod and of all pods that may repel it, once."""
+        self._verdict = self._verdict or self._evaluate()
+        return self._verdict
+
+    def _evaluate(self) -> Verdict:
         self._oversized = self.catalog.oversized_pods()
         unknown = self._unknown_terms()
         try:
