@@ -143,10 +143,9 @@ class CertificateController:
     """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes.
 
     `names` are in canonical form. Without `secret`, another source fills the folder, and the controller publishes its
-    `ca.crt`. Without
-    `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters. `problem` is the
-    current error message, empty without an error. `untrusted` is the reason why API servers may reject the certificate
-    of a starting replica. It is empty from the first pass that publishes nothing or fails.
+    `ca.crt`. Without `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters.
+    `problem` is the current error message, empty without an error. `untrusted` is the reason why API servers may reject
+    the certificate of a starting replica. It is empty from the first pass that publishes nothing or fails.
     """
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
