@@ -80,14 +80,23 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     return operations
 
 
+# What to change in a pod's spec: the node, the outcome, whether the pin is removed, and the scheduler. Without a node,
+# the affinity stays; an empty scheduler keeps the scheduler.
+_Change = tuple[str, Outcome, bool, str]
+
+
 @lru_cache(maxsize=1024)
-def _patch_of_spec(encoded: bytes, node: str, outcome: Outcome, unpins: bool, scheduler: str) -> Sequence[Operation]:
-    """Return the operations that change a spec's affinity and schedulerName, from a cache of verified patches.
+def _cached_patch_of_spec(encoded: bytes, change: _Change) -> Sequence[Operation]:
+    """Return the operations of a change, from a cache of verified patches.
 
     Many pods need the same patch: KubeVirt gives all its VMs the same few affinities, and a cluster has a
-    limited number of nodes. Without a node, the affinity stays; an empty `scheduler` keeps the scheduler.
+    limited number of nodes.
     """
-    spec = msgspec.json.decode(encoded)
+    return _patch_of_spec(msgspec.json.decode(encoded), change)
+
+
+def _patch_of_spec(spec: JsonObject, change: _Change) -> Sequence[Operation]:
+    node, outcome, unpins, scheduler = change
     changed, affinity = dict(spec), spec.get("affinity")
     if node:
         affinity = without_pin(affinity, node) if unpins else affinity
@@ -112,9 +121,11 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
     recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
     if not (node or scheduler):
         return recorded
-    encoded = msgspec.json.encode(_subset(spec, "affinity", "schedulerName"))
-    find = _patch_of_spec if len(encoded) <= MAX_CACHED_LENGTH else _patch_of_spec.__wrapped__
-    return [*recorded, *find(encoded, node, outcome, decision.unpins, scheduler)]
+    kept, change = _subset(spec, "affinity", "schedulerName"), (node, outcome, decision.unpins, scheduler)
+    encoded = msgspec.json.encode(kept)
+    if len(encoded) <= MAX_CACHED_LENGTH:
+        return [*recorded, *_cached_patch_of_spec(encoded, change)]
+    return [*recorded, *_patch_of_spec(kept, change)]
 
 
 def _subset(parent: JsonObject, *keys: str) -> JsonObject:
