@@ -96,8 +96,8 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
 class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
-    `blueprints` are instance types, preferences, and their ControllerRevisions. `malformed` has a line
-    for each object that could not be read.
+    `blueprints` are instance types, preferences, and their ControllerRevisions. `quotas` are grouped by namespace.
+    `malformed` has a line for each object that could not be read.
     """
 
     store: Store = field(default_factory=Store)
@@ -105,7 +105,7 @@ class Inventory:
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
-    quotas: dict[Key, JsonObject] = field(default_factory=dict)
+    quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
@@ -123,8 +123,9 @@ class Inventory:
             "VirtualMachineInstance": self.vmis,
             "Pod": self.pods,
             "KubeVirt": self.kubevirts,
-            "ResourceQuota": self.quotas,
         }.get(kind)
+        if kind == "ResourceQuota":
+            table = self.quotas.setdefault(key_of(item)[0], {})
         if kind == "Node":
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
             self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
@@ -154,7 +155,7 @@ class Inventory:
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
-        quotas = tuple(quota for (namespace, _), quota in self.quotas.items() if namespace == machine.namespace)
+        quotas = tuple(self.quotas.get(machine.namespace, {}).values())
         known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.store.run_strategy(*key), age=age)
         return replace(
             known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {}, quotas=quotas

@@ -1,6 +1,6 @@
 """Which ResourceQuota would reject a pod. Source: Kubernetes, pkg/quota/v1/evaluator/core/pods.go (`PodUsageFunc`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
 from webhook.placement.objects.resources import amounts, effective_requests, format_quantity
@@ -12,20 +12,22 @@ _PREFIXES = ("requests.", _LIMITS, "count/")
 def exceeded_quota(pod: JsonObject, quotas: Iterable[JsonObject]) -> str:
     """Return which quota rejects the pod, and why; empty if none does.
 
-    Passes over a quota with scopes, which may not apply, and over a malformed one of a hand-written file.
+    Passes over a quota with scopes, which may not apply, and over what is malformed in a hand-written file.
     """
+    usage: tuple[Mapping[str, int], Mapping[str, int]] | None = None
     for quota in quotas:
-        scoped = mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector")
         try:
-            if not scoped and (excess := _excess(pod, quota)):
+            usage = usage or (effective_requests(pod), effective_requests(_with_limits_as_requests(pod)))
+            if excess := _excess(*usage, quota):
                 return f"{text(quota, 'metadata', 'name')}: {excess}"
         except Malformed:
             continue
     return ""
 
 
-def _excess(pod: JsonObject, quota: JsonObject) -> str:
-    requests, limits = effective_requests(pod), effective_requests(_with_limits_as_requests(pod))
+def _excess(requests: Mapping[str, int], limits: Mapping[str, int], quota: JsonObject) -> str:
+    if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
+        return ""
     hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
     for name in hard:
         prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
