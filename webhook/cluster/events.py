@@ -68,8 +68,8 @@ def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
     return Subject(namespace, vmi, uid) if of_a_vmi and decision.recorded and not request.get("dryRun") else None
 
 
-def build_event(subject: Subject, decision: Decision, instance: str, at: float) -> JsonObject:
-    """Return the Event that reports a decision. `at` is in seconds since the epoch."""
+def build_event(subject: Subject, decision: Decision, instance: str, at: float, times: int = 1) -> JsonObject:
+    """Return the Event that reports a decision made so many times. `at` is in seconds since the epoch."""
     about = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": subject.name, "uid": subject.uid}
     suffix = f".{secrets.token_hex(8)}"
     name = subject.name[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
@@ -86,7 +86,10 @@ def build_event(subject: Subject, decision: Decision, instance: str, at: float) 
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "reportingInstance": instance[:INSTANCE_LENGTH],
-    } | {"count": 1, "firstTimestamp": now, "lastTimestamp": now}
+        "count": times,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+    }
 
 
 def _message(decision: Decision) -> str:
@@ -162,7 +165,7 @@ class EventRecorder:
             topic = next(iter(self._queue))
             pending = self._queue.pop(topic)
         try:
-            event = build_event(topic[0], pending.decision, self._instance, pending.at) | {"count": pending.times}
+            event = build_event(topic[0], pending.decision, self._instance, pending.at, pending.times)
             self._send("POST", f"/api/v1/namespaces/{topic[0].namespace}/events", event, deadline)
         except ClusterError as error:
             self._drop("failed", pending.times)

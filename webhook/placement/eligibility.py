@@ -123,7 +123,7 @@ class Rule:
     holds: Callable[[Manifest, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not manifest.spec.get("nodeName"))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not is_bound(manifest.pod))
 _INJECTED = Rule(
     Reason.ALREADY_INJECTED,
     "without the webhook's terms",

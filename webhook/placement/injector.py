@@ -9,6 +9,7 @@ from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
     ineligible_reason,
+    is_gated,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
@@ -215,7 +216,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if decision.outcome is Outcome.PINNED:
         return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not may_fit or candidate.manifest.spec.get("schedulingGates") or not candidate.fits():
+    if not may_fit or is_gated(candidate.manifest.pod) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 

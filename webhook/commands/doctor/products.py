@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
-from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, NODES, VMIS, VOLUMES
+from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, NODES, PODS, VMIS, VOLUMES
 from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
@@ -210,7 +210,7 @@ def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
 def _not_scheduled(inspection: Inspection) -> Iterator[str]:
     """Yield the VMs whose pods no scheduler has evaluated, each with the name of its scheduler."""
     now = datetime.now(UTC)
-    for pod in inspection.items("/api/v1/pods", labelSelector=LAUNCHERS, fieldSelector="status.phase=Pending"):
+    for pod in inspection.items(PODS.path, labelSelector=LAUNCHERS, fieldSelector="status.phase=Pending"):
         if why_not_scheduled(pod, seconds_since_creation(pod, now)):
             namespace, scheduler = text(pod, "metadata", "namespace"), text(pod, "spec", "schedulerName")
             yield f"{namespace}/{vmi_name(pod)}: {scheduler}"

@@ -105,7 +105,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
     namespaces = {
         text(item, "metadata", "name"): mapping(item, "metadata", "labels")
-        for item in inspection.items("/api/v1/namespaces")
+        for item in inspection.items(NAMESPACES.path)
     }
     webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
     selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
