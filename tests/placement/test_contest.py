@@ -101,7 +101,7 @@ def decide_with_recent_pins(created: Object, replicas: int, *recent: Object) -> 
         fact = read_pod(item)
         assert fact
         store.put(fact)
-        store.reservations.recent_pins.put(replace(fact, effective_node="node-a"))
+        store.reservations.recent_pins[fact.key] = replace(fact, effective_node="node-a")
     return decide(request(created), store, settings(replicas=replicas))
 
 

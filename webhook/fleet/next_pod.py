@@ -82,7 +82,7 @@ def next_pod(
 
 def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the next pod of a VM whose template has changes that only a restart applies."""
-    state_claims = [name for name in mounted_claims(pod) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
+    state_claims = [name for name in mounted_claims(mapping(pod, "spec")) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
     rendered = rendered_pod(vm, state_claims, rendering)
     metadata = mapping(rendered, "metadata")
     labels = mapping(metadata, "labels") | {CREATED_BY_LABEL: vmi_uid(pod)}

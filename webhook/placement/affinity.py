@@ -142,9 +142,8 @@ def _unpinned_term(term: Any, node: str) -> Any:
     return _ADDED_BY_WEBHOOK if is_empty_term(rest) else rest
 
 
-def matches_no_node(pod: JsonObject) -> bool:
-    """Return whether the pod's required node affinity has no non-empty term. Such a pod matches no node."""
-    required = mapping(pod, "spec", "affinity", "nodeAffinity").get(REQUIRED)
+def matches_no_node(required: Any) -> bool:
+    """Return whether a required node affinity has no non-empty term. A pod with such an affinity matches no node."""
     return isinstance(required, dict) and all(is_empty_term(term) for term in mappings(required, "nodeSelectorTerms"))
 
 

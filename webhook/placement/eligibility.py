@@ -31,7 +31,8 @@ def is_pod_creation(request: JsonObject) -> bool:
 
 def namespace_of(request: JsonObject) -> str:
     """Return the request's namespace. The pod itself may have none until the API server stores it."""
-    return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
+    found = request.get("namespace")
+    return found if found and type(found) is str else text(request, "object", "metadata", "namespace") or "default"
 
 
 def username(request: JsonObject) -> str:
@@ -123,7 +124,7 @@ class Rule:
     holds: Callable[[Manifest, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not is_bound(manifest.pod))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not manifest.spec.get("nodeName"))
 _INJECTED = Rule(
     Reason.ALREADY_INJECTED,
     "without the webhook's terms",

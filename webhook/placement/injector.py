@@ -271,5 +271,5 @@ def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[
         return ()
     annotations = mapping(pod, "metadata", "annotations")
     named = text(annotations, DECIDING_CLAIM_ANNOTATION)
-    unknown_claim = named if named and named not in mounted_claims(pod) else ""
+    unknown_claim = named if named and named not in mounted_claims(mapping(pod, "spec")) else ""
     return wording.warnings(decision, mode_of(annotations, settings)[1], unknown_claim)

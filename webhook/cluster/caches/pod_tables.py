@@ -129,8 +129,9 @@ class PlacedPods(Table[Pod]):
         if removed is not None and removed.effective_node:
             load = self._by_node[removed.effective_node]
             for resource, amount in removed.requests.items():
-                load[resource] -= amount
-                if not load[resource]:  # otherwise resources of made-up pods would pile up
+                if left := load[resource] - amount:
+                    load[resource] = left
+                else:  # otherwise resources of made-up pods would pile up
                     del load[resource]
             if not load:  # nor may the entries of deleted nodes, over the years
                 del self._by_node[removed.effective_node]

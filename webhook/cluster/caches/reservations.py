@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from webhook.cluster.caches.pins import Arrival
 from webhook.cluster.caches.pod_tables import PlacedPods
-from webhook.cluster.caches.tables import Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.reasons import Decision
 
@@ -35,7 +34,7 @@ class Reservations(PlacedPods):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         # The pods that this replica pinned in the last moments, whether the caches show them or not.
-        self.recent_pins = Table[Pod]()
+        self.recent_pins: dict[Key, Pod] = {}
         # When the caches showed the last new pin to a node, for nodes where that is recent, and one of another replica.
         self.last_pins: dict[str, float] = {}
         self.other_replica_pinned_at = float("-inf")
@@ -57,7 +56,7 @@ class Reservations(PlacedPods):
         now = self._clock()
         self._learn(arrivals, now)
         self._expire(now)
-        return self.remove(vm), self.recent_pins.remove(vm)
+        return self.remove(vm), self.recent_pins.pop(vm, None)
 
     def restore(self, withdrawn: Withdrawn) -> None:
         """Store again what `withdraw` returned."""
@@ -65,7 +64,7 @@ class Reservations(PlacedPods):
         if reservation:
             self.put(reservation)
         if recent:
-            self.recent_pins.put(recent)
+            self.recent_pins[recent.key] = recent
 
     def settle(self, vm: Key, withdrawn: Withdrawn, decision: Decision, *, changes_pod: bool, known: bool) -> None:
         """Reserve for the VM what the final decision reserves. Otherwise, an earlier reservation continues unchanged.
@@ -122,5 +121,5 @@ class Reservations(PlacedPods):
 
     def _forget(self, vm: Key) -> None:
         self.remove(vm)
-        self.recent_pins.remove(vm)
+        self.recent_pins.pop(vm, None)
         del self._reserved_at[vm]

@@ -6,6 +6,7 @@ So the guard applies the scheduler's own rules before the scheduler does. A chec
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.guard.candidate import Candidate
@@ -14,8 +15,9 @@ from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
 from webhook.placement.objects.facts import MAX_START_FAILURES
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.objects.selectors import REQUIRED, node_matches, zones_match
+from webhook.placement.objects.selectors import node_matches, zones_match
 from webhook.placement.reasons import Reason
 
 STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
@@ -92,13 +94,12 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    spec, spend = candidate.manifest.spec, candidate.comparisons.spend
-    selector = mapping(spec, "nodeSelector")
+    selector, spend = mapping(candidate.manifest.spec, "nodeSelector"), candidate.comparisons.spend
     spend(len(selector))
     for key, value in selector.items():
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
-    required = mapping(spec, "affinity", "nodeAffinity").get(REQUIRED)
+    required = candidate.manifest.required_node_affinity
     if isinstance(required, dict) and not node_matches(required, node.name, node.labels, spend):
         return NODE_AFFINITY_MISMATCH
     return None
@@ -142,19 +143,20 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
-def _unsupported_fields(spec: JsonObject) -> Iterator[str]:
+def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
+    spec = manifest.spec
     constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
     if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in constraints):
         yield "topologySpreadConstraints"
     if spec.get("resourceClaims"):
         yield "resourceClaims"
-    if any("ephemeral" in volume for volume in mappings(spec, "volumes")):  # its claim does not exist yet
+    if "ephemeral" in chain(*mappings(spec, "volumes")):  # its claim does not exist yet
         yield "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
         for container in mappings(spec, kind):
             if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
                 yield f"{kind}[].ports[].hostPort"
-    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
+    if len(mappings(manifest.required_node_affinity, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
         yield f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
     if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
         yield "schedulingGates"
@@ -162,7 +164,7 @@ def _unsupported_fields(spec: JsonObject) -> Iterator[str]:
 
 def _constraints(candidate: Candidate) -> Iterator[str]:
     """Yield what the guard can't evaluate, and by which the scheduler might reject the node."""
-    for field in _unsupported_fields(candidate.manifest.spec):
+    for field in _unsupported_fields(candidate.manifest):
         yield f"the pod's spec.{field}"
     if candidate.comparisons.left < 0:
         yield TOO_MANY_COMPARISONS
@@ -250,7 +252,7 @@ _MATCHES_A_NODE = Check(
     Reason.NODE_MISMATCH,
     "a required node affinity that can match a node",
     lambda candidate: (
-        NODE_AFFINITY_MISMATCH if matches_no_node(candidate.manifest.pod) else None
+        NODE_AFFINITY_MISMATCH if matches_no_node(candidate.manifest.required_node_affinity) else None
     ),  # no term can carry the pin
     quiet=True,
 )

@@ -17,10 +17,10 @@ def is_bound(claim: Claim, volume: Volume | None) -> bool:
     return volume.names(claim) if volume else claim.phase == "Bound"
 
 
-def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
-    """Return the names of the pod's claims in volume order, without duplicates."""
+def mounted_claims(spec: JsonObject) -> tuple[str, ...]:
+    """Return the names of the claims that a pod's spec mounts, in volume order, without duplicates."""
     names: dict[str, None] = {}
-    for volume in mappings(pod, "spec", "volumes"):
+    for volume in mappings(spec, "volumes"):
         if "persistentVolumeClaim" in volume and (name := text(volume["persistentVolumeClaim"], "claimName")):
             names[name] = None
     return tuple(names)

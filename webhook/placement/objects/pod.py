@@ -35,17 +35,20 @@ NO_STRINGS: frozenset[str] = frozenset()
 class Manifest:
     """A pod's manifest, of which the rules read each part once. The pod may not have a namespace yet.
 
-    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of the
-    annotations with that value.
+    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of a
+    VM's annotations with that value. `required_node_affinity` may be of any type.
     """
 
     def __init__(self, pod: JsonObject, namespace: str, user: str = "") -> None:
         self.pod, self.namespace, self.user = pod, namespace, user
         self.metadata, self.spec = mapping(pod, "metadata"), mapping(pod, "spec")
         self.labels, self.annotations = mapping(self.metadata, "labels"), mapping(self.metadata, "annotations")
-        self.claims = mounted_claims(pod)
-        self.true_annotations, self.false_annotations = true_and_false_keys(self.annotations)
-        self.is_virt_launcher = self.labels.get(APP_LABEL) == VIRT_LAUNCHER
+        self.affinity, self.claims = mapping(self.spec, "affinity"), mounted_claims(self.spec)
+        self.required_node_affinity = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
+        app = self.labels.get(APP_LABEL)
+        self.is_virt_launcher, self.is_of_vm = app == VIRT_LAUNCHER, app in (VIRT_LAUNCHER, HOTPLUG_POD)
+        keys = true_and_false_keys(self.annotations) if self.is_of_vm else (NO_STRINGS, NO_STRINGS)
+        self.true_annotations, self.false_annotations = keys
         self.is_migration_target = bool(self.labels.get(MIGRATION_LABEL))
         self.vmi_uid = text(self.labels, CREATED_BY_LABEL)
 
@@ -64,11 +67,11 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     annotations: JsonObject = {}
     owners: list[str] = []
     true = false = NO_STRINGS
-    if labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD):
+    if manifest.is_of_vm:
         annotations, true, false = manifest.annotations, manifest.true_annotations, manifest.false_annotations
         owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")]
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
-    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(mapping(spec, "affinity"))
+    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(manifest.affinity)
     if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
         return pod_facts(Manifest({**item, UNDECODED: True}, namespace), name, effective_node)
     requests, unknown = _requests(item)
@@ -151,12 +154,11 @@ def labels_of(item: JsonObject) -> dict[str, str]:
 def _with_shared_strings(labels: JsonObject) -> dict[str, str]:
     # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
     # 3.12.1 never frees an interned string.
-    return {_shared(key): _shared(value) for key, value in labels.items() if type(value) is str}
-
-
-def _shared(label: str) -> str:
+    found = {key: value for key, value in labels.items() if type(value) is str}
     # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
-    return _stored_once(label) if len(label) <= _LONGEST_LABEL else label
+    if max(map(len, (*found, *found.values())), default=0) > _LONGEST_LABEL:
+        return found
+    return dict(zip(map(_stored_once, found), map(_stored_once, found.values()), strict=True))
 
 
 @lru_cache(maxsize=16_384)

@@ -41,10 +41,16 @@ def _parse_millis(quantity: str) -> int:
     return -int(-value * 1000 // 1)  # like the API server, which rounds each amount up to a milli
 
 
-def _millis(quantity: Any) -> int:
+def _in_millis(quantities: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        name: _parse_millis(value) if type(value) is str and len(value) <= MAX_CACHED_LENGTH else _unusual_millis(value)
+        for name, value in quantities.items()
+    }
+
+
+def _unusual_millis(quantity: Any) -> int:
     if isinstance(quantity, str):
-        parse = _parse_millis if len(quantity) <= MAX_CACHED_LENGTH else _parse_millis.__wrapped__
-        return parse(quantity)
+        return _parse_millis.__wrapped__(quantity)
     if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # in a hand-written file: `cpu: 2`
         return _parse_millis(str(quantity))
     raise Malformed("a resource quantity is neither a string nor a number")
@@ -59,7 +65,7 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
 
     Raises Malformed for a quantity that can't be parsed.
     """
-    return {resource: _in_units(resource, _millis(quantity)) for resource, quantity in quantities.items()}
+    return {resource: _in_units(resource, millis) for resource, millis in _in_millis(quantities).items()}
 
 
 class TooManyQuantities(Malformed):
@@ -72,7 +78,7 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
     quantities = mapping(resources, "limits") | mapping(resources, "requests")
     if len(quantities) > MAX_RESOURCES:
         raise TooManyQuantities("a container names too many resources")
-    requests = {name: _millis(value) for name, value in quantities.items()}
+    requests = _in_millis(quantities)
     if statuses:
         _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
     return requests
@@ -84,8 +90,8 @@ def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: boo
         requests.clear()
     # Until an in-place resize is complete, the larger amount counts.
     for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
-        for name, value in resized.items():
-            requests[name] = max(requests.get(name, 0), _millis(value))
+        for name, millis in _in_millis(resized).items():
+            requests[name] = max(requests.get(name, 0), millis)
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -109,11 +115,8 @@ def _pod_level_requests(
     # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
     named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
     named |= mapping(resources, "requests")
-    found = {
-        name: _millis(value)
-        for name, value in named.items()
-        if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
-    }
+    named = {name: value for name, value in named.items() if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)}
+    found = _in_millis(named)
     resized = dict(found)
     _apply_resize(resized, status, feasible=feasible)
     # The status has the sum of the containers for each other resource, but not the larger amounts that they wait for.
@@ -167,5 +170,5 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     if resources := mapping(spec, "resources"):
         total |= _pod_level_requests(resources, status, total, feasible)
     if overhead := mapping(spec, "overhead"):
-        _add(total, {name: _millis(value) for name, value in overhead.items()})
+        _add(total, _in_millis(overhead))
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
