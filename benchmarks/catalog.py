@@ -28,8 +28,8 @@ from kubernetes.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.caches.kinds import kinds
 from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.kind import kinds
 from webhook.cluster.live_catalog import Live
 from webhook.placement.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.kinds import read_pod
 from webhook.placement.objects.pod import UNDECODED
 
 TERMS = pod_anti_affinity(*(pod_term({"app": f"app-{number}"}) for number in range(4000)))

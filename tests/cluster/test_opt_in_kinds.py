@@ -22,10 +22,10 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
+from webhook.cluster import kinds as objects
 from webhook.cluster.backend import LiveBackend
-from webhook.cluster.caches import fact_readers as objects
-from webhook.cluster.caches.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.client import Api, ClusterClient, ClusterError
+from webhook.cluster.kind import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.live_catalog import Live
 from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason

@@ -21,10 +21,10 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.fact_readers import read_node, read_pod, read_vmi
 from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
 from webhook.cluster.caches.reservations import MAX_REMEMBERED, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.kinds import read_node, read_pod, read_vmi
 from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
 from webhook.placement.injector import Injection

@@ -22,9 +22,9 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.fact_readers import read_pod, read_share_manager
 from webhook.cluster.caches.pod_tables import Pods
 from webhook.cluster.caches.store import Store
+from webhook.cluster.kinds import read_pod, read_share_manager
 from webhook.placement.objects.facts import Pod, ShareManager
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}

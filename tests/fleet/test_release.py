@@ -21,7 +21,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster.caches.fact_readers import read_virtual_machine
+from webhook.cluster.kinds import read_virtual_machine
 from webhook.fleet.release import (
     MAX_RELEASES,
     PENDING_LIMIT,

@@ -21,7 +21,7 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.kinds import read_pod
 from webhook.placement.injector import decide
 from webhook.placement.reasons import Decision, Outcome, Reason
 

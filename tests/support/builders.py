@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from tests.support.accounts import creator_of
-from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster import kinds as objects
 from webhook.cluster.caches.store import Store
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.reasons import Decision

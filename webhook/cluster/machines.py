@@ -7,10 +7,10 @@ from datetime import datetime
 
 from msgspec import structs
 
-from webhook.cluster.caches.fact_readers import key_of
-from webhook.cluster.caches.kinds import LONGHORN_VERSION
 from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store, parse_time
+from webhook.cluster.kind import LONGHORN_VERSION
+from webhook.cluster.kinds import key_of
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.next_pod import next_pod, rendered_pod

@@ -11,8 +11,8 @@ from itertools import islice, zip_longest
 import msgspec
 
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.kinds import PODS
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind import PODS
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording

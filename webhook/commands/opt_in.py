@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from webhook.cluster.caches.fact_readers import key_of
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind import VIRTUAL_MACHINES
+from webhook.cluster.kinds import key_of
 from webhook.commands.fleet_source import Scope, live_webhook
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (

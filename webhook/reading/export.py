@@ -11,8 +11,8 @@ import msgspec
 
 from webhook import __version__
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind import TOOL_KINDS, Kind, kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (

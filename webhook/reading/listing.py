@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from webhook.cluster.caches.kinds import PODS, TOOL_KINDS, Kind, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind import PODS, TOOL_KINDS, Kind, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, kinds
 from webhook.cluster.caches.store import parse_time
+from webhook.cluster.kind import TOOL_KINDS, Kind, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.caches.kinds import Kind
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind import Kind
 from webhook.cluster.kind_fields import JSON, METADATA, METADATA_LIST
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import Malformed, text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from webhook.cluster.caches.kinds import Kind
+from webhook.cluster.kind import Kind
 from webhook.placement.objects.facts import Fact
 from webhook.placement.settings import Settings
 from webhook.reading.api import NOT_FOUND, Reader, answered, list_raw

@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import cache, partial
 
 from certs import CONFIGURATIONS
-from webhook.cluster.caches.kinds import (
+from webhook.cluster.caches.store import Store
+from webhook.cluster.fleet_counts import is_undecided
+from webhook.cluster.kind import (
     CLAIMS,
     KUBEVIRT_API,
     NAMESPACES,
@@ -16,8 +18,6 @@ from webhook.cluster.caches.kinds import (
     VMIS,
     Kind,
 )
-from webhook.cluster.caches.store import Store
-from webhook.cluster.fleet_counts import is_undecided
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.fleet.webhook import VM_WEBHOOK

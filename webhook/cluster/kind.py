@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from webhook.cluster import kind_fields as shapes
-from webhook.cluster.caches import fact_readers as readers
+from webhook.cluster import kinds as readers
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION
 from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Fact, Key
