@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.kind import kinds
+from webhook.cluster.kinds import kinds
 from webhook.cluster.live_catalog import Live
 from webhook.placement.settings import Settings
 

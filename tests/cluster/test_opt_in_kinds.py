@@ -22,10 +22,10 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from webhook.cluster import kinds as objects
+from webhook.cluster import kinds
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient, ClusterError
-from webhook.cluster.kind import NAMESPACES, STORAGE_CLASSES
+from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.live_catalog import Live
 from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
@@ -156,5 +156,5 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
 def test_only_the_exact_values_count(value: Any, opt_in: bool | None, opts_in: bool) -> None:
     metadata = {"name": "a", "labels": {OPT_IN: value}, "annotations": {OPT_IN: value}}
     labels = {OPT_IN: value} if isinstance(value, str) else {}
-    assert objects.read_namespace({"metadata": metadata}) == Namespace("a", opt_in, labels)
-    assert objects.read_storage_class({"metadata": metadata}) == StorageClass("a", opts_in)
+    assert kinds.read_namespace({"metadata": metadata}) == Namespace("a", opt_in, labels)
+    assert kinds.read_storage_class({"metadata": metadata}) == StorageClass("a", opts_in)

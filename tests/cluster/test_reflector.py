@@ -39,7 +39,8 @@ from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, 
 from webhook.cluster.caches.store import Store
 from webhook.cluster.caches.tables import Table
 from webhook.cluster.client import Api, ClusterClient, ClusterError
-from webhook.cluster.kind import Kind, kinds
+from webhook.cluster.kind import Kind
+from webhook.cluster.kinds import kinds
 from webhook.placement.objects.facts import Claim, Fact, Pod, ShareManager
 
 PASSPHRASE = "not-a-real-passphrase"

@@ -26,7 +26,7 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
 from tests.support.log_capture import capture_logs
-from webhook.cluster import kinds as objects
+from webhook.cluster import kinds
 from webhook.cluster.backend import Backend, Cache, from_snapshot
 from webhook.cluster.caches.store import Store
 from webhook.placement.reasons import OptedInBy
@@ -344,7 +344,7 @@ def strings_in(value, seen=None):
 def test_the_store_keeps_no_passphrase():
     sent = json.loads(AVOIDING.read_bytes())["request"]["object"]
     assert SECRET in repr(sent)
-    store = Store([objects.read_pod(sent)])
+    store = Store([kinds.read_pod(sent)])
     strings = list(strings_in(store))
     assert "share-manager-vol-disk2" in strings
     assert not [text for text in strings if SECRET in text]

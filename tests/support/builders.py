@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from tests.support.accounts import creator_of
-from webhook.cluster import kinds as objects
+from webhook.cluster import kinds
 from webhook.cluster.caches.store import Store
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.reasons import Decision
@@ -25,16 +25,16 @@ HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 
 READERS = {
-    "CSINode": objects.read_csi_node,
-    "Namespace": objects.read_namespace,
-    "Node": objects.read_node,
-    "PersistentVolume": objects.read_volume,
-    "PersistentVolumeClaim": objects.read_claim,
-    "Pod": objects.read_pod,
-    "ShareManager": objects.read_share_manager,
-    "StorageClass": objects.read_storage_class,
-    "VirtualMachine": objects.read_virtual_machine,
-    "VirtualMachineInstance": objects.read_vmi,
+    "CSINode": kinds.read_csi_node,
+    "Namespace": kinds.read_namespace,
+    "Node": kinds.read_node,
+    "PersistentVolume": kinds.read_volume,
+    "PersistentVolumeClaim": kinds.read_claim,
+    "Pod": kinds.read_pod,
+    "ShareManager": kinds.read_share_manager,
+    "StorageClass": kinds.read_storage_class,
+    "VirtualMachine": kinds.read_virtual_machine,
+    "VirtualMachineInstance": kinds.read_vmi,
 }
 
 

@@ -1,10 +1,16 @@
-"""Extract the facts that a decision uses from Kubernetes objects, and drop the rest.
+"""The table of the resource kinds that decisions read. `reading.tool_kinds` has those that only the tool reads.
 
-Dropped fields can't leak: the share-manager pod of an encrypted volume carries its passphrase.
+Each kind is one entry: its API, and the fields that are decoded and that a snapshot keeps. Before it stands the reader,
+which extracts what a decision uses and drops the rest. Dropped fields can't leak: the share-manager pod of an encrypted
+volume carries its passphrase.
 """
 
-from msgspec.structs import replace
+from dataclasses import replace
+from typing import Any
 
+from msgspec import structs
+
+from webhook.cluster.kind import Kind, list_of, map_of, metadata_of, object_of
 from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
@@ -13,8 +19,11 @@ from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
+    APP_LABEL,
+    HOTPLUG_POD,
     PROVISIONING_ANNOTATION,
     STATE_CLAIM_LABEL,
+    VIRT_LAUNCHER,
     controller_of,
     is_migration_target,
     is_virt_launcher,
@@ -32,12 +41,15 @@ from webhook.placement.objects.pod import (
 )
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
-from webhook.placement.settings import OPT_IN_KEY
+from webhook.placement.settings import OPT_IN_KEY, OptIn
 
-LONGHORN_DRIVER = "driver.longhorn.io"
+KUBEVIRT, LONGHORN, STORAGE = "kubevirt.io/v1", "longhorn.io/v1beta2", "storage.k8s.io/v1"
+KUBEVIRT_API = f"/apis/{KUBEVIRT}"
+VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
-# Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
-TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+OWNED = {"labels": Any, "annotations": Any, "ownerReferences": list_of("apiVersion kind name uid controller")}
+_LABELED = metadata_of("labels")
+_CONDITIONS = list_of("type status reason lastTransitionTime message")
 
 
 def key_of(item: JsonObject) -> Key:
@@ -48,6 +60,9 @@ def key_of(item: JsonObject) -> Key:
 def _limited_name(name: str) -> str:
     # Namespace users write it, and the API server admits any length: no object has such a name.
     return name if len(name) <= MAX_NAME else ""
+
+
+# Claims and their volumes
 
 
 def read_claim(item: JsonObject) -> facts.Claim:
@@ -78,6 +93,24 @@ def _size(claim: JsonObject) -> int:
         return 0
 
 
+CLAIMS = Kind(
+    "v1",
+    "PersistentVolumeClaim",
+    object_of(
+        metadata_of(labels=map_of(STATE_CLAIM_LABEL)),
+        spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
+        status=map_of("phase"),
+    ),
+    facts.Claim,
+    read_claim,
+)
+
+LONGHORN_DRIVER = "driver.longhorn.io"
+
+# Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
+TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
+
 def read_volume(item: JsonObject) -> facts.Volume:
     """Extract the facts of a PersistentVolume."""
     csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
@@ -104,17 +137,39 @@ def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
     return {key: admitted for key, admitted in found.items() if "" not in admitted}
 
 
+VOLUMES = Kind(
+    "v1",
+    "PersistentVolume",
+    object_of(
+        metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
+        spec=map_of(
+            "accessModes volumeMode storageClassName nodeAffinity",
+            csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable share")),
+            claimRef=map_of("namespace name uid"),
+        ),
+        status=map_of("phase"),
+    ),
+    facts.Volume,
+    read_volume,
+)
+
+
 def read_share_manager(item: JsonObject) -> facts.ShareManager:
     """Extract the facts of a ShareManager."""
     status = mapping(item, "status")
     return facts.ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
 
 
-def read_csi_node(item: JsonObject) -> facts.CSINode:
-    """Extract the facts of a CSINode."""
-    drivers = mappings(item, "spec", "drivers")
-    unlimited = (text(each, "name") for each in drivers if mapping(each, "allocatable").get("count") is None)
-    return facts.CSINode(text(item, "metadata", "name"), frozenset(unlimited))
+SHARE_MANAGERS = Kind(
+    LONGHORN,
+    "ShareManager",
+    object_of(metadata_of(), status=map_of("state ownerID")),
+    facts.ShareManager,
+    read_share_manager,
+)
+
+
+# Nodes
 
 
 def read_node(item: JsonObject) -> facts.Node:
@@ -131,6 +186,69 @@ def read_node(item: JsonObject) -> facts.Node:
     )
 
 
+NODES = Kind(
+    "v1",
+    "Node",
+    object_of(
+        _LABELED,
+        spec=map_of("unschedulable taints"),
+        status=map_of("allocatable", conditions=_CONDITIONS, nodeInfo=map_of("kernelVersion")),
+    ),
+    facts.Node,
+    read_node,
+)
+
+
+def read_csi_node(item: JsonObject) -> facts.CSINode:
+    """Extract the facts of a CSINode."""
+    drivers = mappings(item, "spec", "drivers")
+    unlimited = (text(each, "name") for each in drivers if mapping(each, "allocatable").get("count") is None)
+    return facts.CSINode(text(item, "metadata", "name"), frozenset(unlimited))
+
+
+# Without the right, which an older ClusterRole lacks, no claim counts as limited.
+CSI_NODES = Kind(
+    STORAGE,
+    "CSINode",
+    object_of(metadata_of(), spec=map_of(drivers=list_of("name", allocatable=map_of("count")))),
+    facts.CSINode,
+    read_csi_node,
+    required=False,
+)
+
+
+# Pods
+
+_RESOURCES = map_of("requests limits")
+_CONTAINERS = list_of("name restartPolicy", resources=_RESOURCES, ports=list_of("hostPort"))
+_CONTAINER_STATUSES = list_of("name allocatedResources", resources=_RESOURCES)
+_PVC = map_of("claimName hotpluggable")
+_VOLUMES = list_of(
+    "name",
+    persistentVolumeClaim=_PVC,
+    dataVolume=map_of("name hotpluggable"),
+    ephemeral=map_of(persistentVolumeClaim=_PVC),
+)
+# Where a pod or a VMI may run.
+_CONSTRAINTS = "affinity nodeSelector tolerations topologySpreadConstraints schedulerName resourceClaims"
+
+# In a bookmark, `containers` is null.
+POD_SPEC = map_of(
+    f"{_CONSTRAINTS} nodeName overhead priority schedulingGates",
+    containers=_CONTAINERS,
+    initContainers=_CONTAINERS,
+    resources=_RESOURCES,
+    volumes=_VOLUMES,
+)
+_POD_STATUS = map_of(
+    "phase nominatedNodeName allocatedResources",
+    conditions=_CONDITIONS,
+    resources=_RESOURCES,
+    containerStatuses=_CONTAINER_STATUSES,
+    initContainerStatuses=_CONTAINER_STATUSES,
+)
+
+
 def read_pod(item: JsonObject) -> Pod | None:
     """Extract the facts of a pod; return None for a finished pod. Raises Malformed for an invalid quantity."""
     if text(item, "status", "phase") in ("Succeeded", "Failed"):
@@ -142,7 +260,39 @@ def read_pod(item: JsonObject) -> Pod | None:
     starts_vm = is_virt_launcher(item) and not is_migration_target(item)
     undecided = starts_vm and not {PROVISIONING_ANNOTATION, DECISION} & mapping(item, "metadata", "annotations").keys()
     marked = pin or undecided
-    return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
+    return structs.replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
+
+
+UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+PODS = Kind(
+    "v1", "Pod", object_of(metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS), facts.Pod, read_pod, UNFINISHED
+)
+
+
+# VMs
+
+_DEVICES, _DISKS = list_of("name deviceName"), list_of("name cache shareable lun")
+_DOMAIN = map_of(
+    "cpu",
+    machine=map_of("type"),
+    resources=map_of("requests limits overcommitGuestOverhead"),
+    memory=map_of("guest hugepages"),
+    devices=map_of(
+        tpm=map_of("persistent enabled"),
+        gpus=_DEVICES,
+        hostDevices=_DEVICES,
+        disks=_DISKS,
+        filesystems=list_of("name"),
+    ),
+    features=map_of(hyperv=map_of("evmcs")),
+    firmware=map_of(bootloader=map_of("bios", efi=map_of("persistent"))),
+)
+_VMI_SPEC = map_of(
+    f"{_CONSTRAINTS} evictionStrategy architecture",
+    domain=_DOMAIN,
+    volumes=_VOLUMES,
+    utilityVolumes=list_of("name claimName"),
+)
 
 
 def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
@@ -165,12 +315,54 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     )
 
 
+# Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
+# decisions.
+VIRTUAL_MACHINES = Kind(
+    KUBEVIRT,
+    "VirtualMachine",
+    object_of(
+        metadata_of(**OWNED),
+        spec=map_of(
+            "instancetype preference runStrategy running",
+            template=map_of(metadata=map_of("labels annotations"), spec=_VMI_SPEC),
+        ),
+        status=map_of(
+            "printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS
+        ),
+    ),
+    facts.VirtualMachine,
+    read_virtual_machine,
+    required=False,
+)
+
+
 def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
     owner, uid = controller_of(item), text(item, "metadata", "uid")
     return facts.VirtualMachineInstance(
         *key_of(item), uid, *(_limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
     )
+
+
+# Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
+VMIS = Kind(
+    KUBEVIRT,
+    "VirtualMachineInstance",
+    object_of(
+        metadata_of(**OWNED),
+        spec=_VMI_SPEC,
+        status=map_of("nodeName phase evacuationNodeName", conditions=_CONDITIONS, machine=map_of("type")),
+    ),
+    facts.VirtualMachineInstance,
+    read_vmi,
+    metadata_only=True,
+)
+
+
+# What opts in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
+# the annotation are still placed.
+
+_OPT_IN: dict[str, Any] = {"required": False, "metadata_only": True}
 
 
 def read_namespace(item: JsonObject) -> facts.Namespace:
@@ -181,7 +373,35 @@ def read_namespace(item: JsonObject) -> facts.Namespace:
     )
 
 
+# Namespace selectors of affinity terms read the namespaces, too.
+NAMESPACES = Kind("v1", "Namespace", object_of(_LABELED), facts.Namespace, read_namespace, **_OPT_IN)
+
+
 def read_storage_class(item: JsonObject) -> facts.StorageClass:
     """Extract the facts of a StorageClass."""
     annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
     return facts.StorageClass(text(item, "metadata", "name"), annotation == "true")
+
+
+STORAGE_CLASSES = Kind(
+    STORAGE,
+    "StorageClass",
+    object_of(
+        metadata_of("annotations"),
+        "provisioner volumeBindingMode allowedTopologies",
+        parameters=map_of("migratable share"),
+    ),
+    facts.StorageClass,
+    read_storage_class,
+    **_OPT_IN,
+)
+
+
+def kinds(longhorn: str, opt_in: OptIn = OptIn.NAMESPACE) -> tuple[Kind, ...]:
+    """Return the kinds that decisions and the report read; `longhorn` is Longhorn's namespace.
+
+    StorageClasses are read only where they can opt in VMs.
+    """
+    share_managers = replace(SHARE_MANAGERS, namespace=longhorn)
+    classes = (STORAGE_CLASSES,) if opt_in is OptIn.NAMESPACE else ()
+    return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS, VIRTUAL_MACHINES, NAMESPACES, *classes)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from webhook.cluster.caches.reflector import Reflector
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kind import kinds
+from webhook.cluster.kinds import kinds
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store, parse_time
-from webhook.cluster.kind import LONGHORN_VERSION
 from webhook.cluster.kinds import key_of
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
@@ -28,7 +27,7 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import HOTPLUG_POD, STATE_CLAIM_LABEL, VIRT_LAUNCHER
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VERSION_SETTING
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -139,7 +138,7 @@ class Inventory:
 
     def servers(self) -> Servers:
         """Return the versions of what serves NFS."""
-        return Servers(self.longhorn_settings.get(LONGHORN_VERSION, ""), self.kernels)
+        return Servers(self.longhorn_settings.get(VERSION_SETTING, ""), self.kernels)
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

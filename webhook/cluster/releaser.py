@@ -10,9 +10,8 @@ from itertools import islice, zip_longest
 
 import msgspec
 
-from webhook.cluster import kind_fields
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import PODS
+from webhook.cluster.kinds import PODS
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording
@@ -149,7 +148,7 @@ class Releaser:
         path = PODS.path_in(cached.namespace)
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
             for item in items:
-                pod: JsonObject = msgspec.json.decode(item, type=kind_fields.POD)
+                pod: JsonObject = msgspec.json.decode(item, type=PODS.shape)
                 if text(pod, "metadata", "uid") == cached.uid:
                     return pod
         return None

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import VIRTUAL_MACHINES
-from webhook.cluster.kinds import key_of
+from webhook.cluster.kinds import VIRTUAL_MACHINES, key_of
 from webhook.commands.fleet_source import Scope, live_webhook
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (

@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 import click
 
-from webhook.cluster.kind import PODS
-from webhook.cluster.kinds import read_pod
+from webhook.cluster.kinds import PODS, read_pod
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.fleet_source import Fleet
 from webhook.commands.suggestions import not_found

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import PODS, TOOL_KINDS, Kind, kinds
+from webhook.cluster.kind import Kind
+from webhook.cluster.kinds import PODS, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered, list_objects
+from webhook.reading.tool_kinds import TOOL_KINDS
 
 
 def read_inventory(

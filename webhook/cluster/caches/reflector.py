@@ -15,8 +15,7 @@ import msgspec
 
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import Kind
-from webhook.cluster.kind_fields import JSON, METADATA, METADATA_LIST
+from webhook.cluster.kind import JSON, METADATA, METADATA_LIST, Kind
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import Malformed, text
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from webhook.cluster.caches.store import Store
-from webhook.cluster.kind import CLAIMS, KUBEVIRT_API, NODES, PODS, VMIS, VOLUMES
+from webhook.cluster.kinds import CLAIMS, KUBEVIRT_API, NODES, PODS, VMIS, VOLUMES
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.commands.doctor.webhook_calls import opted_in_vms

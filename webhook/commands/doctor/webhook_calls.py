@@ -7,7 +7,8 @@ from functools import cache, partial
 from certs import CONFIGURATIONS
 from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
-from webhook.cluster.kind import (
+from webhook.cluster.kind import Kind
+from webhook.cluster.kinds import (
     CLAIMS,
     KUBEVIRT_API,
     NAMESPACES,
@@ -16,7 +17,6 @@ from webhook.cluster.kind import (
     VIRTUAL_MACHINES,
     VM_POD_SELECTOR,
     VMIS,
-    Kind,
 )
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import KUBEVIRT_API
+from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Migration
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text

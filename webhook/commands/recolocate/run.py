@@ -14,7 +14,7 @@ from types import FrameType
 import click
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import VMIS
+from webhook.cluster.kinds import VMIS
 from webhook.commands.recolocate import migrations
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, plan_move

@@ -3,11 +3,12 @@
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
-from webhook.cluster.kind_fields import REVIEW
+from webhook.cluster.kind import list_of, map_of, metadata_of
+from webhook.cluster.kinds import OWNED, POD_SPEC
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision
@@ -23,18 +24,17 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 
-class _RequestUid(TypedDict, total=False):
-    uid: Any
-
-
-class _ReviewUid(TypedDict, total=False):
-    kind: Any
-    apiVersion: Any
-    request: _RequestUid
-
-
-_REVIEW = msgspec.json.Decoder(REVIEW)
-_UID = msgspec.json.Decoder(_ReviewUid)
+# The review of a pod that is being created. Of the user, not the groups; of the managed fields, not the names.
+_REVIEW_SHAPE = map_of(
+    "kind apiVersion",
+    request=map_of(
+        "uid kind namespace operation subResource dryRun",
+        userInfo=map_of("username"),
+        object=map_of("kind", metadata=metadata_of(**OWNED, managedFields=list_of("time")), spec=POD_SPEC),
+    ),
+)
+_REVIEW = msgspec.json.Decoder(_REVIEW_SHAPE)
+_UID = msgspec.json.Decoder(map_of("kind apiVersion", request=map_of("uid")))
 
 
 class BadReview(ValueError):

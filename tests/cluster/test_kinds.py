@@ -22,7 +22,7 @@ from tests.support.builders import (
     vmi,
     volume,
 )
-from webhook.cluster import kinds as objects
+from webhook.cluster import kinds
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.selectors import AffinityTerm, label_selector
@@ -30,7 +30,7 @@ from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", "", True])
 def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: object) -> None:
-    read = objects.read_volume(volume(parameters={"migratable": value, "share": value}))
+    read = kinds.read_volume(volume(parameters={"migratable": value, "share": value}))
     assert read.migratable is read.share is (value in ("1", "t", "T", "true", "True", "TRUE"))
 
 
@@ -119,7 +119,7 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
 )
 def test_a_pod_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
     fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__struct_fields__}
-    assert objects.read_pod(item) == Pod(**{**fields, **changed})
+    assert kinds.read_pod(item) == Pod(**{**fields, **changed})
 
 
 MANY_TERMS = pod_anti_affinity(*(pod_term({f"label-{number}": "x"}) for number in range(60)))
@@ -140,7 +140,7 @@ OVERSIZED = {
 def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object) -> None:
     """15 pods with 38,000 terms took 540 MB of each replica."""
     item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, **details)
-    fact = objects.read_pod(item)
+    fact = kinds.read_pod(item)
     assert fact
     assert (fact.oversized, fact.node, fact.requests["cpu"]) == (True, "node-a", 1000)
     assert (fact.labels, fact.anti_affinity, fact.claims) == ({"kubevirt.io": "virt-launcher"}, (), ())
@@ -149,20 +149,20 @@ def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object)
 
 def test_names_of_any_length_are_not_kept() -> None:
     """The API server admits a PV's or an owner's name of any length, and any number of annotations of a VM."""
-    assert objects.read_claim(claim(volume="x" * 254)).volume_name == ""
+    assert kinds.read_claim(claim(volume="x" * 254)).volume_name == ""
     owned = vmi(owner_kind="x" * 254)
     owned["metadata"]["ownerReferences"][0] |= {"name": "x" * 254, "uid": "x" * 254}
-    found = objects.read_vmi(owned)
+    found = kinds.read_vmi(owned)
     assert (found.owner_kind, found.owner_name, found.owner_uid) == ("", "", "")
-    assert objects.read_virtual_machine(virtual_machine(strategy="x" * 254)).strategy == ""
+    assert kinds.read_virtual_machine(virtual_machine(strategy="x" * 254)).strategy == ""
     many = {f"annotation-{number}": "true" for number in range(2000)}
-    assert objects.read_virtual_machine(virtual_machine(annotations=many)).true_annotations == frozenset()
+    assert kinds.read_virtual_machine(virtual_machine(annotations=many)).true_annotations == frozenset()
 
 
 def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
     named = [{f"example.com/{each}-{number}": "1" for number in range(30)} for each in range(3)]
     containers = [{"resources": {"requests": {**each, "cpu": "1"}}} for each in named]
-    fact = objects.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
+    fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
     assert (fact.oversized, len(fact.requests), fact.requests["cpu"]) == (True, 64, 3000)
 
@@ -177,7 +177,7 @@ def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
 )
 def test_a_pod_with_hundreds_of_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
     """60,000 resources took 2 s."""
-    fact = objects.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
+    fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
     assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
 
@@ -187,10 +187,10 @@ def test_a_pod_with_hundreds_of_quantities_counts_only_as_a_pod(containers: list
 )
 def test_the_error_for_an_invalid_quantity_does_not_contain_its_value(quantity: Any) -> None:
     with pytest.raises(Malformed, match="a resource quantity is n") as caught:
-        objects.read_node(node(allocatable={"cpu": quantity}))
+        kinds.read_node(node(allocatable={"cpu": quantity}))
     assert not quantity or str(quantity) not in str(caught.value)
     with pytest.raises(Malformed, match="a resource quantity is n"):
-        objects.read_pod(pod("one", requests={"cpu": quantity}))
+        kinds.read_pod(pod("one", requests={"cpu": quantity}))
 
 
 # Pins of unbound pods
@@ -238,11 +238,11 @@ def without_owner(item: Object) -> Object:
     ],
 )
 def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Object, pin: PendingPin | None) -> None:
-    fact = objects.read_pod(item)
+    fact = kinds.read_pod(item)
     assert fact
     assert fact.pin == pin
 
 
 @pytest.mark.parametrize(("size", "expected"), [("1Gi", 1024**3), ("much", 0), (None, 0)])
 def test_a_claim_has_the_requested_size(size: str | None, expected: int) -> None:
-    assert objects.read_claim(claim(resources={"requests": {"storage": size} if size else {}})).size == expected
+    assert kinds.read_claim(claim(resources={"requests": {"storage": size} if size else {}})).size == expected

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
-from webhook.cluster import kind_fields
-from webhook.cluster.kinds import read_pod
+from webhook.cluster.kind import MAX_FIELD, decode_large
+from webhook.cluster.kinds import PODS, read_pod
 from webhook.placement.objects.pod import UNDECODED
 
 TERMS = pod_anti_affinity(*(pod_term({"app": f"app-{number}"}) for number in range(4000)))
-LONG = "x" * kind_fields.MAX_FIELD
+LONG = "x" * MAX_FIELD
 
 
 def decoded(item: Any) -> Object:
-    return kind_fields.decode_large(msgspec.Raw(json.dumps(item).encode()), kind_fields.POD)
+    return decode_large(msgspec.Raw(json.dumps(item).encode()), PODS.shape)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_large_pod_has_the_facts_of_a_small_one() -> None:
 
 def test_what_is_not_json_raises_an_error() -> None:
     with pytest.raises(ValueError, match="malformed"):
-        kind_fields.decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), kind_fields.POD)
+        decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), PODS.shape)
