@@ -387,7 +387,7 @@ def test_a_pod_with_an_invalid_request_is_removed_and_logged(server: ApiServer) 
     assert cache.names == []
     assert [(entry["event"], entry.get("object")) for entry in logs] == [
         ("synced", None),
-        ("malformed object skipped", "one"),
+        ("malformed object skipped", "default/one"),
     ]
     assert PASSPHRASE not in str(logs)
 

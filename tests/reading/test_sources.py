@@ -25,7 +25,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
+from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.client import Api, ClusterClient
@@ -93,6 +93,26 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
         cached, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
         assert cached.error is None
         assert others == [cached, cached]
+
+
+def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> None:
+    nameless: Object = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"namespace": "kubevirt"}}
+    objects = [virt_launcher("broken", requests={"cpu": []}), virt_launcher("good"), nameless]
+    with ApiServer() as server:
+        server.put(*objects[:2])
+        server.script("list", "kubevirts", body({"metadata": {}, "items": [nameless]}))
+        listed = read_inventory(ClusterClient(Api(server.url)), Settings())
+    file = tmp_path / "cluster.yaml"
+    file.write_text("---\n".join(map(to_yaml, objects)))
+    loaded, _ = read([file])
+    assert [line.partition(": document ")[2].partition(": ")[2] for line in loaded.malformed] == listed.malformed
+    assert [line.partition(": ")[0] for line in listed.malformed] == [
+        "Pod default/broken",
+        "KubeVirt kubevirt",
+    ]
+    for inventory in listed, loaded:
+        assert [name for _, name in inventory.pods] == ["good"]
+        assert inventory.kubevirts == {}
 
 
 @pytest.mark.parametrize("template", [None, {"metadata": None}, {"metadata": {"annotations": None}, "spec": None}])

@@ -29,8 +29,9 @@ METADATA_LIST, METADATA = (
 LARGE, MAX_FIELD = 64 * 1024, 256 * 1024
 MAX_ANNOTATIONS = 2 * MAX_FIELD
 
-# Called with the name of a malformed object, which may be empty, and what is wrong with it.
-Skip = Callable[[str, str], None]
+
+class MalformedObject(ValueError):
+    """An object that can't be read. The arguments are its namespace and name, as far as known, and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +88,24 @@ class Kind:
         """Return whether a manifest is of this kind. KubeVirt and Longhorn have several versions of their API."""
         return (api_version.rpartition("/")[0], name) == (self.group, self.name)
 
-    def read_all(self, raws: Iterable[msgspec.Raw | bytes], skip: Skip) -> Iterator[Fact]:
-        """Yield the facts of objects. Calls `skip` for a malformed object."""
-        return (found[1] for raw in raws if (found := self.read_one(raw, skip)))
+    def read_all(
+        self, raws: Iterable[msgspec.Raw | bytes], skip: Callable[[str, str], None]
+    ) -> Iterator[tuple[JsonObject, Fact | None]]:
+        """Yield each object, with the fields of the shape, and its fact, None for an object to ignore.
 
-    def read_one(self, raw: msgspec.Raw | bytes, skip: Skip) -> tuple[JsonObject, Fact] | None:
-        """Return an object, with the fields of the shape, and its fact; None for one to ignore or to skip."""
-        try:
-            item = self.decode(raw)
-        except Malformed as error:
-            skip("", str(error))
-            return None
-        fact = self.extract(item, skip)
-        return None if fact is None else (item, fact)
+        Calls `skip` for a malformed object, with its name and the problem.
+        """
+        for raw in raws:
+            try:
+                item = self.decode(raw)
+                fact = self.extract(item)
+            except MalformedObject as error:
+                skip(*error.args)
+            else:
+                yield item, fact
 
     def decode(self, raw: msgspec.Raw | bytes) -> JsonObject:
-        """Decode an object: the fields of the shape, or all if one of them has another type. Raises Malformed.
+        """Decode an object: the fields of the shape, or all if one of them has another type. Raises MalformedObject.
 
         Of a large object, the fields that are too large to decode are missing.
         """
@@ -114,21 +117,21 @@ class Kind:
             try:
                 item = msgspec.json.decode(raw)
             except (ValueError, RecursionError):
-                raise Malformed("not valid JSON") from None
+                raise MalformedObject("", "not valid JSON") from None
         return item if isinstance(item, dict) else {}
 
-    def extract(self, item: JsonObject, skip: Skip) -> Fact | None:
-        """Read the fact of an object. Calls `skip` for a malformed object, and returns None for one to ignore."""
+    def extract(self, item: JsonObject) -> Fact | None:
+        """Read the fact of an object; None for an object to ignore. Raises MalformedObject."""
         name = text(item, "metadata", "name")
         try:
             if name:
                 return self.read(item)
-            skip(name, "metadata.name is missing")
+            problem = "metadata.name is missing"
         except Malformed as error:
-            skip(name, str(error))
+            problem = str(error)
         except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
-            skip(name, type(error).__name__)
-        return None
+            problem = type(error).__name__
+        raise MalformedObject("/".join(filter(None, (text(item, "metadata", "namespace"), name))), problem)
 
 
 @cache

@@ -9,7 +9,7 @@ from webhook.cluster.kinds import PODS, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
-from webhook.reading.api import answered, list_objects
+from webhook.reading.api import answered
 from webhook.reading.tool_kinds import TOOL_KINDS
 
 
@@ -24,12 +24,8 @@ def read_inventory(
     inventory.store.taken_at = datetime.now(UTC)
     try:
         with answered():
-            for kind in kinds(settings.longhorn_namespace, settings.opt_in):
+            for kind in (*kinds(settings.longhorn_namespace, settings.opt_in), *TOOL_KINDS):
                 _read_kind(cluster, kind, inventory, show)
-            # Only the tool uses these. Without the right to list one, or without its CRD, the inventory lacks it.
-            for tool_kind in TOOL_KINDS:
-                for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):
-                    inventory.keep(tool_kind.name, item)
     finally:
         show("", 0)
     return inventory
@@ -37,17 +33,19 @@ def read_inventory(
 
 def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: Callable[[str, int], None]) -> None:
     def skip(name: str, error: str) -> None:
-        inventory.malformed.append(f"{kind.name} {name}: {error}")  # skipped, as by the webhook
+        inventory.malformed.append(f"{kind.name} {name}".rstrip() + f": {error}")  # skipped, as by the webhook
 
     number = 0
     try:
         for _, items in cluster.pages(kind.path, **kind.query):
-            for item, fact in filter(None, (kind.read_one(raw, skip) for raw in items)):
-                inventory.store.put(fact)
+            for item, fact in kind.read_all(items, skip):
+                if fact is not None:
+                    inventory.store.put(fact)
                 if kind is not PODS or is_virt_launcher(item):
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)
     except ClusterError as error:
-        if not kind.optional or error.code != 404:  # 404: the CRD is missing
+        # Without the right to list a kind that only the tool reads, or without its CRD, the inventory lacks it.
+        if error.code not in ((403, 404) if kind in TOOL_KINDS else (404,) if kind.optional else ()):
             raise

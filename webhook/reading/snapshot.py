@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webhook.cluster.caches.store import parse_time
-from webhook.cluster.kind import Kind
+from webhook.cluster.kind import Kind, MalformedObject
 from webhook.cluster.kinds import kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
@@ -39,13 +39,15 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
 
 
 def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject) -> None:
-    def skip(name: str, error: str) -> None:
-        where = "/".join(filter(None, (text(item, "metadata", "namespace"), name)))
-        inventory.malformed.append(str(document.error(f"{kind.name} {where}".rstrip() + f": {error}")))
-
-    inventory.keep(kind.name, item)
-    if (fact := kind.extract(item, skip)) is not None:
-        inventory.store.put(fact)
+    try:
+        fact = kind.extract(item)
+    except MalformedObject as error:
+        name, problem = error.args
+        inventory.malformed.append(str(document.error(f"{kind.name} {name}".rstrip() + f": {problem}")))
+    else:
+        inventory.keep(kind.name, item)
+        if fact is not None:
+            inventory.store.put(fact)
 
 
 def holds_secrets(inventory: Inventory) -> bool:

@@ -15,9 +15,9 @@ import msgspec
 
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import JSON, METADATA, METADATA_LIST, Kind
+from webhook.cluster.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject
 from webhook.placement.objects.facts import Fact
-from webhook.placement.objects.fields import Malformed, text
+from webhook.placement.objects.fields import text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
 FIRST_WAIT, MAX_WAIT = 0.5, 3.0
@@ -100,7 +100,7 @@ class Reflector:
         kind = self.kind
         pages = self._cluster.pages(kind.path, accept=METADATA_LIST if kind.metadata_only else JSON, **kind.query)
         for version, items in pages:  # noqa: B007 (the last page's version is returned)
-            facts += map(self._known, kind.read_all(items, self._skip))
+            facts += [self._known(fact) for _, fact in kind.read_all(items, self._skip) if fact is not None]
         is_first = self.health.last_contact is None
         self._replace_table(facts)
         if is_first:
@@ -132,10 +132,14 @@ class Reflector:
         """Apply a watch event to the store and return its resource version."""
         try:
             item = self.kind.decode(raw)
-        except Malformed as error:
-            raise ClusterError(0, f"an object is {error}") from None
+        except MalformedObject as error:
+            raise ClusterError(0, f"an object is {error.args[1]}") from None
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            fact = None if kind == "DELETED" else self.kind.extract(item, self._skip)
+            fact = None
+            try:
+                fact = None if kind == "DELETED" else self.kind.extract(item)
+            except MalformedObject as error:
+                self._skip(*error.args)
             with self._lock:
                 if fact is not None:
                     self._store.put(fact)

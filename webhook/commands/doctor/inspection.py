@@ -55,4 +55,4 @@ class Inspection(Reader):
         """List the facts about the objects of a kind, without those that can't be read."""
         with answered():
             found = list_raw(self.cluster, kind.path, (NOT_FOUND,), **kind.query)
-        return kind.read_all(found, lambda *_: None)
+        return (fact for _, fact in kind.read_all(found, lambda *_: None) if fact is not None)
