@@ -159,9 +159,9 @@ def metadata_of(names: str = "", **parts: Any) -> Any:
     return map_of(f"{identity} {names}", **parts)
 
 
-def object_of(metadata: Any, names: str = "", **parts: Any) -> Any:
+def object_of(names: str = "", metadata: Any = None, **parts: Any) -> Any:
     """Return the type of an object with this metadata and these fields."""
-    return map_of(f"apiVersion kind {names}", metadata=metadata, **parts)
+    return map_of(f"apiVersion kind {names}", metadata=metadata or metadata_of(), **parts)
 
 
 # Decoding of large objects

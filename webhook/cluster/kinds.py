@@ -1,8 +1,8 @@
-"""The table of the resource kinds that decisions read. `reading.tool_kinds` has those that only the tool reads.
+"""The table of the resource kinds that the webhook and the tool read.
 
-Each kind is one entry: its API, and the fields that are decoded and that a snapshot keeps. Before it stands the reader,
-which extracts what a decision uses and drops the rest. Dropped fields can't leak: the share-manager pod of an encrypted
-volume carries its passphrase.
+Each kind has its reader, its shape and its entry side by side. The shape is what is decoded, and what a snapshot keeps.
+The reader extracts what a decision uses and drops the rest. Dropped fields can't leak: the share-manager pod of an
+encrypted volume carries its passphrase.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from webhook.cluster.kind import Kind, list_of, map_of, metadata_of, object_of
-from webhook.fleet.instance_type import has_instance_type
+from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
@@ -29,6 +29,7 @@ from webhook.placement.objects.kubevirt import (
     is_virt_launcher,
     run_strategy,
 )
+from webhook.placement.objects.longhorn import VERSION_SETTING
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
@@ -93,17 +94,12 @@ def _size(claim: JsonObject) -> int:
         return 0
 
 
-CLAIMS = Kind(
-    "v1",
-    "PersistentVolumeClaim",
-    object_of(
-        metadata_of(labels=map_of(STATE_CLAIM_LABEL)),
-        spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
-        status=map_of("phase"),
-    ),
-    facts.Claim,
-    read_claim,
+_CLAIM = object_of(
+    metadata=metadata_of(labels=map_of(STATE_CLAIM_LABEL)),
+    spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
+    status=map_of("phase"),
 )
+CLAIMS = Kind("v1", "PersistentVolumeClaim", _CLAIM, facts.Claim, read_claim)
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
@@ -137,21 +133,16 @@ def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
     return {key: admitted for key, admitted in found.items() if "" not in admitted}
 
 
-VOLUMES = Kind(
-    "v1",
-    "PersistentVolume",
-    object_of(
-        metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
-        spec=map_of(
-            "accessModes volumeMode storageClassName nodeAffinity",
-            csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable share")),
-            claimRef=map_of("namespace name uid"),
-        ),
-        status=map_of("phase"),
+_VOLUME = object_of(
+    metadata=metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
+    spec=map_of(
+        "accessModes volumeMode storageClassName nodeAffinity",
+        csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable share")),
+        claimRef=map_of("namespace name uid"),
     ),
-    facts.Volume,
-    read_volume,
+    status=map_of("phase"),
 )
+VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
 
 
 def read_share_manager(item: JsonObject) -> facts.ShareManager:
@@ -161,11 +152,7 @@ def read_share_manager(item: JsonObject) -> facts.ShareManager:
 
 
 SHARE_MANAGERS = Kind(
-    LONGHORN,
-    "ShareManager",
-    object_of(metadata_of(), status=map_of("state ownerID")),
-    facts.ShareManager,
-    read_share_manager,
+    LONGHORN, "ShareManager", object_of(status=map_of("state ownerID")), facts.ShareManager, read_share_manager
 )
 
 
@@ -186,17 +173,12 @@ def read_node(item: JsonObject) -> facts.Node:
     )
 
 
-NODES = Kind(
-    "v1",
-    "Node",
-    object_of(
-        _LABELED,
-        spec=map_of("unschedulable taints"),
-        status=map_of("allocatable", conditions=_CONDITIONS, nodeInfo=map_of("kernelVersion")),
-    ),
-    facts.Node,
-    read_node,
+_NODE = object_of(
+    metadata=_LABELED,
+    spec=map_of("unschedulable taints"),
+    status=map_of("allocatable", conditions=_CONDITIONS, nodeInfo=map_of("kernelVersion")),
 )
+NODES = Kind("v1", "Node", _NODE, facts.Node, read_node)
 
 
 def read_csi_node(item: JsonObject) -> facts.CSINode:
@@ -206,15 +188,9 @@ def read_csi_node(item: JsonObject) -> facts.CSINode:
     return facts.CSINode(text(item, "metadata", "name"), frozenset(unlimited))
 
 
+_CSI_NODE = object_of(spec=map_of(drivers=list_of("name", allocatable=map_of("count"))))
 # Without the right, which an older ClusterRole lacks, no claim counts as limited.
-CSI_NODES = Kind(
-    STORAGE,
-    "CSINode",
-    object_of(metadata_of(), spec=map_of(drivers=list_of("name", allocatable=map_of("count")))),
-    facts.CSINode,
-    read_csi_node,
-    required=False,
-)
+CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, required=False)
 
 
 # Pods
@@ -263,29 +239,24 @@ def read_pod(item: JsonObject) -> Pod | None:
     return structs.replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
 
-UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_POD = object_of(metadata=metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS)
 PODS = Kind(
-    "v1", "Pod", object_of(metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS), facts.Pod, read_pod, UNFINISHED
+    "v1", "Pod", _POD, facts.Pod, read_pod, query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 )
 
 
 # VMs
 
-_DEVICES, _DISKS = list_of("name deviceName"), list_of("name cache shareable lun")
+_TPM, _EFI, _DEVICES = map_of("persistent enabled"), map_of("persistent"), list_of("name deviceName")
+_DISKS = list_of("name cache shareable lun")
 _DOMAIN = map_of(
     "cpu",
     machine=map_of("type"),
     resources=map_of("requests limits overcommitGuestOverhead"),
     memory=map_of("guest hugepages"),
-    devices=map_of(
-        tpm=map_of("persistent enabled"),
-        gpus=_DEVICES,
-        hostDevices=_DEVICES,
-        disks=_DISKS,
-        filesystems=list_of("name"),
-    ),
+    devices=map_of(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES, disks=_DISKS, filesystems=list_of("name")),
     features=map_of(hyperv=map_of("evmcs")),
-    firmware=map_of(bootloader=map_of("bios", efi=map_of("persistent"))),
+    firmware=map_of(bootloader=map_of("bios", efi=_EFI)),
 )
 _VMI_SPEC = map_of(
     f"{_CONSTRAINTS} evictionStrategy architecture",
@@ -315,25 +286,17 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     )
 
 
+_VM = object_of(
+    metadata=metadata_of(**OWNED),
+    spec=map_of(
+        "instancetype preference runStrategy running",
+        template=map_of(metadata=map_of("labels annotations"), spec=_VMI_SPEC),
+    ),
+    status=map_of("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
+)
 # Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
 # decisions.
-VIRTUAL_MACHINES = Kind(
-    KUBEVIRT,
-    "VirtualMachine",
-    object_of(
-        metadata_of(**OWNED),
-        spec=map_of(
-            "instancetype preference runStrategy running",
-            template=map_of(metadata=map_of("labels annotations"), spec=_VMI_SPEC),
-        ),
-        status=map_of(
-            "printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS
-        ),
-    ),
-    facts.VirtualMachine,
-    read_virtual_machine,
-    required=False,
-)
+VIRTUAL_MACHINES = Kind(KUBEVIRT, "VirtualMachine", _VM, facts.VirtualMachine, read_virtual_machine, required=False)
 
 
 def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
@@ -344,19 +307,13 @@ def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     )
 
 
-# Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
-VMIS = Kind(
-    KUBEVIRT,
-    "VirtualMachineInstance",
-    object_of(
-        metadata_of(**OWNED),
-        spec=_VMI_SPEC,
-        status=map_of("nodeName phase evacuationNodeName", conditions=_CONDITIONS, machine=map_of("type")),
-    ),
-    facts.VirtualMachineInstance,
-    read_vmi,
-    metadata_only=True,
+_VMI = object_of(
+    metadata=metadata_of(**OWNED),
+    spec=_VMI_SPEC,
+    status=map_of("nodeName phase evacuationNodeName", conditions=_CONDITIONS, machine=map_of("type")),
 )
+# Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
+VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", _VMI, facts.VirtualMachineInstance, read_vmi, metadata_only=True)
 
 
 # What opts in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
@@ -374,7 +331,7 @@ def read_namespace(item: JsonObject) -> facts.Namespace:
 
 
 # Namespace selectors of affinity terms read the namespaces, too.
-NAMESPACES = Kind("v1", "Namespace", object_of(_LABELED), facts.Namespace, read_namespace, **_OPT_IN)
+NAMESPACES = Kind("v1", "Namespace", object_of(metadata=_LABELED), facts.Namespace, read_namespace, **_OPT_IN)
 
 
 def read_storage_class(item: JsonObject) -> facts.StorageClass:
@@ -383,17 +340,48 @@ def read_storage_class(item: JsonObject) -> facts.StorageClass:
     return facts.StorageClass(text(item, "metadata", "name"), annotation == "true")
 
 
-STORAGE_CLASSES = Kind(
-    STORAGE,
-    "StorageClass",
-    object_of(
-        metadata_of("annotations"),
-        "provisioner volumeBindingMode allowedTopologies",
-        parameters=map_of("migratable share"),
+_STORAGE_CLASS = object_of(
+    "provisioner volumeBindingMode allowedTopologies",
+    metadata=metadata_of("annotations"),
+    parameters=map_of("migratable share"),
+)
+STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, **_OPT_IN)
+
+
+# What only the tool reads: the webhook neither lists these nor stores their facts.
+
+_INSTANCE_TYPE_SPEC = map_of(
+    "nodeSelector schedulerName cpu memory preferredArchitecture annotations",
+    gpus=_DEVICES,
+    hostDevices=_DEVICES,
+    machine=map_of("preferredMachineType"),
+    devices=map_of(preferredTPM=_TPM),
+    firmware=map_of(preferredEfi=_EFI),
+)
+TOOL_KINDS = (
+    Kind(
+        KUBEVIRT,
+        "KubeVirt",
+        object_of(
+            spec=map_of(
+                configuration=map_of(developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit"))
+            ),
+            status=map_of("observedKubeVirtVersion"),
+        ),
     ),
-    facts.StorageClass,
-    read_storage_class,
-    **_OPT_IN,
+    Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={VERSION_SETTING}"}),
+    Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
+    # Instance types, preferences, and the revisions of both.
+    *(
+        Kind("instancetype.kubevirt.io/v1beta1", name, object_of(spec=_INSTANCE_TYPE_SPEC))
+        for name in sorted(KINDS - {REVISION})
+    ),
+    Kind(
+        "apps/v1",
+        REVISION,
+        object_of(metadata=metadata_of(labels=map_of(NAME_LABEL)), data=map_of(spec=_INSTANCE_TYPE_SPEC)),
+        query={"labelSelector": NAME_LABEL},
+    ),
 )
 
 

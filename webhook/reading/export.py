@@ -1,8 +1,8 @@
 """Read a live cluster once, and return its objects with only what a snapshot keeps.
 
-These are the fields of the entries in `cluster.kinds` and `tool_kinds`, without what may hold secrets: annotations of
-other programs, such as kubectl's last-applied-configuration, the volumes that are no claims, and the messages of all
-conditions but the scheduler's.
+These are the fields of the shapes in `cluster.kinds`, without what may hold secrets: the annotations of other programs,
+such as kubectl's last-applied-configuration, the volumes that are no claims, and the messages of all conditions but the
+scheduler's.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -12,7 +12,7 @@ import msgspec
 from webhook import __version__
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kind import Kind, decode_large
-from webhook.cluster.kinds import kinds
+from webhook.cluster.kinds import TOOL_KINDS, kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (
@@ -24,7 +24,6 @@ from webhook.placement.objects.kubevirt import (
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION
-from webhook.reading.tool_kinds import TOOL_KINDS
 
 OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
 ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})

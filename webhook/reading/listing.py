@@ -5,12 +5,11 @@ from datetime import UTC, datetime
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kind import Kind
-from webhook.cluster.kinds import PODS, kinds
+from webhook.cluster.kinds import PODS, TOOL_KINDS, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
-from webhook.reading.tool_kinds import TOOL_KINDS
 
 
 def read_inventory(

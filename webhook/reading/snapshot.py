@@ -5,12 +5,11 @@ from pathlib import Path
 
 from webhook.cluster.caches.store import parse_time
 from webhook.cluster.kind import Kind, MalformedObject
-from webhook.cluster.kinds import kinds
+from webhook.cluster.kinds import TOOL_KINDS, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, read_all
-from webhook.reading.tool_kinds import TOOL_KINDS
 
 COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
