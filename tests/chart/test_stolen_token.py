@@ -17,7 +17,7 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import Object
 from tests.support.helm_release import Release
-from webhook.cluster.events import Subject, build_event
+from webhook.cluster.events import Vmi, build_event
 from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Mode
 
@@ -351,7 +351,7 @@ OWN_EVENTS = "The webhook may write only its own Events about VMIs"
 def event(**changes: Any) -> Object:
     """Return an Event that the webhook writes, with changed fields."""
     decision = Decision(Outcome.PINNED, Reason.CO_SCHEDULED, "node-a serves the claim.", Mode.REQUIRED)
-    return build_event(Subject(NAMESPACE, "vm1", "uid-1"), decision, "replica-1", 0) | changes
+    return build_event(Vmi(NAMESPACE, "vm1", "uid-1"), decision, "replica-1", 0) | changes
 
 
 def test_the_account_may_only_create_its_own_events(thief: Thief) -> None:

@@ -14,7 +14,6 @@ from tests.support.builders import (
     claim,
     decision_for,
     node,
-    request,
     share_manager,
     share_manager_pod,
     storage,
@@ -31,8 +30,8 @@ from webhook.cluster.events import (
     WRITE_TIMEOUT,
     WRITES_PER_SECOND,
     EventRecorder,
+    Vmi,
     build_event,
-    subject_of,
 )
 from webhook.placement import wording
 from webhook.placement.objects.fields import is_dns_subdomain
@@ -86,7 +85,7 @@ class Harness:
         self.recorder = EventRecorder(self.server.send, "webhook-0", self.clock)
 
     def record(self, message="pinned to node-a", uid=UID, namespace="default", **changed):
-        self.recorder.record(request_for(vm(uid=uid, namespace=namespace)), make_decision(message, **changed))
+        self.recorder.record(Vmi(namespace, "vm1", uid), make_decision(message, **changed))
 
     def run_steps(self):
         number = 0
@@ -104,17 +103,12 @@ def vm(name="vm1", uid=UID, **rest):
     return virt_launcher(**rest)
 
 
-def request_for(pod, **rest):
-    return request(pod, pod["metadata"]["namespace"], **rest)
-
-
 def make_decision(message, reason=Reason.CO_SCHEDULED, **rest):
     return Decision(Outcome.PINNED, reason, message, Mode.REQUIRED, "node-a", recorded=True, **rest)
 
 
-def event_for(decision, pod=None, instance="webhook-0", at=1_785_585_600.25, **rest):
-    subject = subject_of(request_for(pod or vm(), **rest), decision)
-    return subject and build_event(subject, decision, instance, at)
+def event_for(decision, name="vm1"):
+    return build_event(Vmi("default", name, UID), decision, "webhook-0", START)
 
 
 CO_SCHEDULED = decision_for(vm(), *storage())
@@ -148,29 +142,21 @@ def test_a_co_scheduled_vm_gets_a_normal_event():
     }
 
 
-REQUESTS_WITHOUT_SUBJECT = {
-    "a dry run": request_for(vm(), dryRun=True),
-    "no VMI name": request_for(virt_launcher(labels={"kubevirt.io/created-by": UID})),
-    "no VMI UID": request_for(virt_launcher(annotations={"kubevirt.io/domain": "vm1"})),
-    "an invalid name": request_for(vm("VM 1")),
-    "a name too long": request_for(vm("a" * 254)),
-    "a name that is a list": request_for(vm(["vm1"])),
-    "a UID over the label length limit": request_for(vm(uid="a" * 64)),
-    "a UID that is a number": request_for(vm(uid=7)),
-    "a namespace with path traversal": request_for(vm()) | {"namespace": "a/../../../apis"},
-    "no pod": {"object": None},
-    "an empty request": {},
+NO_VMIS = {
+    "no VMI name": Vmi("default", "", UID),
+    "no VMI UID": Vmi("default", "vm1", ""),
+    "an invalid name": Vmi("default", "VM 1", UID),
+    "a name too long": Vmi("default", "a" * 254, UID),
+    "a UID over the label length limit": Vmi("default", "vm1", "a" * 64),
+    "a namespace with path traversal": Vmi("a/../../../apis", "vm1", UID),
 }
 
 
-@pytest.mark.parametrize("case", REQUESTS_WITHOUT_SUBJECT)
-def test_the_request_has_no_event_subject(case):
-    assert subject_of(REQUESTS_WITHOUT_SUBJECT[case], CO_SCHEDULED) is None
-
-
-def test_a_pod_that_is_not_opted_in_gets_no_event():
-    pod = vm(opt_in=None)
-    assert event_for(decision_for(pod, *storage()), pod) is None
+@pytest.mark.parametrize("case", NO_VMIS)
+def test_a_vmi_that_cannot_exist_gets_no_event(case):
+    harness = Harness()
+    harness.recorder.record(NO_VMIS[case], CO_SCHEDULED)
+    assert not harness.recorder.step()
 
 
 # Type, reason and message
@@ -190,7 +176,7 @@ def test_a_cold_start_gives_a_normal_event_without_advice_unless_another_claim_h
     assert event["message"] == "the VM starts on any node, and the share-manager of claim disk1 follows it."
     pod = vm(claims=["disk1", "disk2"])
     failed = [claim("disk2"), share_manager("pvc-disk2", state="error")]
-    event = event_for(decision_for(pod, claim(), *failed), pod)
+    event = event_for(decision_for(pod, claim(), *failed))
     assert (event["type"], event["reason"]) == ("Warning", "ColdStart")
     assert event["message"].endswith(f"(ShareManagerFailed). {wording.ADVICE[Reason.SHARE_MANAGER_FAILED]}")
 
@@ -199,7 +185,7 @@ def test_an_event_contains_no_other_pod_fields():
     pod = vm(labels={"a": SECRET}, annotations={"b": SECRET}, serviceAccountName=SECRET, tolerations=[{"key": SECRET}])
     pod["spec"]["containers"][0] |= {"image": SECRET, "env": [{"name": "PASSPHRASE", "value": SECRET}]}
     for found in (storage(), [*storage(), node(unschedulable=True)], []):
-        assert SECRET not in json.dumps(event_for(decision_for(pod, *found), pod))
+        assert SECRET not in json.dumps(event_for(decision_for(pod, *found)))
 
 
 # Size limits
@@ -222,7 +208,7 @@ DNS_LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 @example("a" * 235 + "-" + "b" * 17)
 @given(st.lists(DNS_LABEL, min_size=1, max_size=5).map(".".join).filter(is_dns_subdomain))
 def test_an_event_name_is_a_valid_subdomain_that_starts_with_the_vmi_name(vmi):
-    name = event_for(CO_SCHEDULED, vm(vmi))["metadata"]["name"]
+    name = event_for(CO_SCHEDULED, vmi)["metadata"]["name"]
     stem, _, number = name.rpartition(".")
     assert is_dns_subdomain(name)
     assert vmi.startswith(stem)
@@ -279,8 +265,7 @@ def test_a_queued_event_uses_little_memory_even_for_a_large_pod(large):
     harness = Harness()
     with traced_memory(__file__) as used_bytes:
         for number in range(60):
-            pod = vm(annotations={"large": "x" * 100_000}, uid=f"uid-{number}")
-            harness.recorder.record(request_for(pod), large(number))
+            harness.recorder.record(Vmi("default", "vm1", f"uid-{number}"), large(number))
         gc.collect()
         assert used_bytes() < 60 * 4096
 
@@ -289,14 +274,14 @@ class BrokenDecision:
     """A decision whose attribute raises an error that contains a secret."""
 
     @property
-    def recorded(self):
+    def claims(self):
         raise RuntimeError(SECRET)
 
 
 def test_record_counts_and_logs_an_unexpected_error_but_does_not_raise_it():
     harness = Harness()
     with capture_logs() as lines:
-        harness.recorder.record(request_for(vm()), BrokenDecision())
+        harness.recorder.record(Vmi("default", "vm1", UID), BrokenDecision())
     assert harness.dropped() == {"full": 0, "failed": 1}
     assert [(line["event"], line["log_level"]) for line in lines] == [("unexpected error, event dropped", "error")]
 
@@ -418,17 +403,18 @@ def test_on_a_real_api_server_describe_finds_the_events(plane, tmp_path):
     namespace, uid = plane.create_namespace(f"events-{uuid4().hex[:8]}"), str(uuid4())
     clock = FakeClock(START)
     recorder = EventRecorder(client_with_verbs(plane, tmp_path, "create").send, "webhook-0", clock)
-    pod = vm("a" * 240 + ".vm1", uid, namespace=namespace)
+    name = "a" * 240 + ".vm1"
+    pod = vm(name, uid, namespace=namespace)
     co_scheduled = decision_for(
         pod, claim(namespace=namespace), volume(namespace=namespace), share_manager_pod(node="node-a")
     )
     for decision in (co_scheduled, replace(co_scheduled, reason=Reason.NODE_FULL, message="ü" * 2000)):
-        recorder.record(request_for(pod), decision)
-        recorder.record(request_for(pod), decision)
+        recorder.record(Vmi(namespace, name, uid), decision)
+        recorder.record(Vmi(namespace, name, uid), decision)
         assert recorder.step()
         clock.now += 60
     # `kubectl describe` uses these field selectors.
-    about = {"kind": "VirtualMachineInstance", "namespace": namespace, "name": "a" * 240 + ".vm1", "uid": uid}
+    about = {"kind": "VirtualMachineInstance", "namespace": namespace, "name": name, "uid": uid}
     selector = ",".join(f"involvedObject.{key}={value}" for key, value in about.items())
     found = json.loads(plane.kubectl("get", "events", "-n", namespace, "--field-selector", selector, "-o", "json"))
     short, long = sorted(found["items"], key=lambda event: event["firstTimestamp"])

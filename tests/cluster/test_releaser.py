@@ -13,7 +13,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.events import build_event, subject_of
+from webhook.cluster.events import Vmi, build_event
 from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.kinds import read_pod
 from webhook.cluster.live_catalog import Live
@@ -46,10 +46,9 @@ class Harness:
         server.put(*items)
         sync_caches(self.live, server)
 
-    def _record(self, request: Any, decision: Any) -> None:
-        subject = subject_of(request, decision)
-        assert subject
-        self.events.append(build_event(subject, decision, "webhook-0", 0))
+    def _record(self, vmi: Vmi, decision: Any) -> None:
+        assert vmi.is_valid()
+        self.events.append(build_event(vmi, decision, "webhook-0", 0))
 
     def watch(self, *changes: tuple[str, Object]) -> None:
         """Apply these events of the watch for pods."""

@@ -118,6 +118,21 @@ def test_the_response_to_a_recorded_review_has_its_uid(file):
     assert allowed_response(post(client_for(), file.read_bytes()))["uid"] == sent["request"]["uid"]
 
 
+def test_only_a_decision_on_an_opted_in_vm_that_is_no_dry_run_gets_an_event():
+    events = []
+    backend = replace(from_snapshot(catalog(*CLUSTER), settings()), record=lambda *event: events.append(event))
+    client = client_of(backend)
+    of_vm = {"annotations": {"kubevirt.io/domain": "vm1"}, "labels": {"kubevirt.io/created-by": "uid-1"}}
+    opted_out, opted_in = virt_launcher(opt_in=None, **of_vm), virt_launcher(**of_vm)
+    malformed = virt_launcher(annotations={"kubevirt.io/domain": ["vm1"]}, labels={"kubevirt.io/created-by": 7})
+    for sent in (review(opted_in, dryRun=True), review(opted_out), review({}), review(malformed), review(opted_in)):
+        post(client, sent)
+    assert [(*vmi, vmi.is_valid(), decision.reason) for vmi, decision in events] == [
+        ("default", "", "", False, "CoScheduled"),
+        ("default", "vm1", "uid-1", True, "CoScheduled"),
+    ]
+
+
 def test_a_dry_run_shows_what_an_observer_decides():
     client = client_for(action=Action.OBSERVE)
     expected = "kubevirt-scheduler: observed only: CoScheduled: pinned to node-a, which serves claim disk1"

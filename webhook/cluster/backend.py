@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import Election
-from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
+from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder, Vmi
 from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
@@ -51,7 +51,7 @@ class Backend:
 
     decide: Callable[[JsonObject], Injection]
     lacks_objects: Callable[[JsonObject, Decision], bool] = lambda _request, _decision: False
-    record: Callable[[JsonObject, Decision], None] = lambda _request, _decision: None
+    record: Callable[[Vmi, Decision], None] = lambda _vmi, _decision: None
     start: Callable[[], None] = lambda: None
     stop: Callable[[], None] = lambda: None
     caches: Callable[[], list[Cache]] = field(default=list)
@@ -88,10 +88,10 @@ class LiveBackend:
         live = self.live
         return Backend(live.inject, live.lacks_objects, self.record, self.start, self.stop, self.caches, live.synced)
 
-    def record(self, request: JsonObject, decision: Decision) -> None:
+    def record(self, vmi: Vmi, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI, except in observe mode."""
         if self._records_events:
-            self.events.record(request, decision)
+            self.events.record(vmi, decision)
 
     def leads(self) -> bool:
         """Return whether this replica releases pins: it holds the Lease now."""

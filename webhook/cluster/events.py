@@ -16,9 +16,7 @@ from msgspec.structs import replace
 from webhook.cluster.client import ClusterError
 from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
-from webhook.placement.eligibility import namespace_of
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping
-from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain
 from webhook.placement.reasons import ClaimFinding, Decision, Reason
 
 COMPONENT = "kubevirt-scheduler"
@@ -37,7 +35,7 @@ MAX_CLAIMS = 16  # more than a VM has disks
 log = logging.getLogger("webhook.events")
 
 
-class Subject(NamedTuple):
+class Vmi(NamedTuple):
     """The VMI that an Event is about.
 
     The uid alone isn't trustworthy: it comes from a pod label, and namespace users control labels.
@@ -47,8 +45,12 @@ class Subject(NamedTuple):
     name: str
     uid: str
 
+    def is_valid(self) -> bool:
+        """Return whether such a VMI may exist: the API server hasn't validated a new pod yet."""
+        return is_dns_subdomain(self.namespace) and is_dns_subdomain(self.name) and 0 < len(self.uid) <= UID_LENGTH
 
-Topic = tuple[Subject, Reason, str]  # events with the same VMI, reason and message are one topic
+
+Topic = tuple[Vmi, Reason, str]  # events with the same VMI, reason and message are one topic
 
 
 class PendingTopic(NamedTuple):
@@ -59,27 +61,18 @@ class PendingTopic(NamedTuple):
     times: int
 
 
-def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
-    """Return the VMI that a decision is about. Return None for a dry run, and for the pod of no opted-in VM."""
-    pod, namespace = mapping(request, "object"), namespace_of(request)
-    vmi, uid = vmi_name(pod), vmi_uid(pod)
-    # The API server hasn't validated the pod yet: a field may hold any text of any length.
-    of_a_vmi = is_dns_subdomain(namespace) and is_dns_subdomain(vmi) and 0 < len(uid) <= UID_LENGTH
-    return Subject(namespace, vmi, uid) if of_a_vmi and decision.recorded and not request.get("dryRun") else None
-
-
-def build_event(subject: Subject, decision: Decision, instance: str, at: float, times: int = 1) -> JsonObject:
+def build_event(vmi: Vmi, decision: Decision, instance: str, at: float, times: int = 1) -> JsonObject:
     """Return the Event that reports a decision made so many times. `at` is in seconds since the epoch."""
-    about = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": subject.name, "uid": subject.uid}
+    about = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": vmi.name, "uid": vmi.uid}
     suffix = f".{secrets.token_hex(8)}"
-    name = subject.name[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
+    name = vmi.name[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     # An Event is a warning in the same cases as the response, where a user can act: the guard refused the node, or no
     # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are successes.
     is_warning = decision.reason is not Reason.CO_SCHEDULED and wording.warnings(decision, None)
     return {
-        "metadata": {"namespace": subject.namespace, "name": name},
-        "involvedObject": about | {"namespace": subject.namespace},
+        "metadata": {"namespace": vmi.namespace, "name": name},
+        "involvedObject": about | {"namespace": vmi.namespace},
         "type": "Warning" if is_warning else "Normal",
         "reason": decision.reason.value,
         "message": _message(decision),
@@ -122,16 +115,16 @@ class EventRecorder:
         self._bucket = TokenBucket(WRITES_PER_SECOND, MAX_QUEUED, clock)
         self._logged_errors: set[int] = set()  # by the HTTP status
 
-    def record(self, request: JsonObject, decision: Decision) -> None:
+    def record(self, vmi: Vmi, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI. Thread-safe; neither waits nor raises.
 
         The writer thread polls the queue, because waking it for each event took a fifth of a review's time.
         """
         try:
-            if (subject := subject_of(request, decision)) is None:
+            if not vmi.is_valid():
                 return
             bounded = _bounded(decision)
-            topic = subject, bounded.reason, bounded.message
+            topic = vmi, bounded.reason, bounded.message
             with self._lock:
                 queued = self._queue.get(topic)
                 if queued or len(self._queue) < MAX_QUEUED:

@@ -11,6 +11,7 @@ from itertools import islice, zip_longest
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.events import Vmi
 from webhook.cluster.kinds import PODS
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
@@ -19,6 +20,7 @@ from webhook.placement.guard.feasibility import FailedCheck
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Settings
@@ -64,7 +66,7 @@ class Releaser:
         live: Live,
         settings: Settings,
         leads: Callable[[], bool],
-        record: Callable[[JsonObject, Decision], None],
+        record: Callable[[Vmi, Decision], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.released: Counter[Reason] = Counter()
@@ -197,7 +199,7 @@ class Releaser:
 
     def _send_event(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, message: str) -> None:
         decision = Decision(Outcome.PINNED, obstacle.reason, message, Mode.REQUIRED, stuck.pin.node, recorded=True)
-        self._record({"namespace": stuck.pod.namespace, "object": pod}, decision)
+        self._record(Vmi(stuck.pod.namespace, vmi_name(pod), vmi_uid(pod)), decision)
 
     def _report_error(self, verb: str, error: ClusterError) -> None:
         # Log each error once. The text of a 403 names the missing right and the service account.

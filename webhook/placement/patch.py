@@ -143,7 +143,8 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
         after[CO_SCHEDULED_NODE] = decision.node
     together = {**annotations, **after}
-    if len("".join(map(str, (*together, *together.values()))).encode()) > MAX_ANNOTATIONS_SIZE:
+    # Their JSON is never shorter, and its length takes a tenth of the time.
+    if len(msgspec.json.encode(together)) > MAX_ANNOTATIONS_SIZE and _size(together) > MAX_ANNOTATIONS_SIZE:
         return []
     if before:
         return patch_between({"metadata": {"annotations": before}}, {"metadata": {"annotations": after}})
@@ -151,6 +152,10 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
     exists, known = metadata.get("annotations") is not None, "annotations" in metadata
     keys = _cached_additions(tuple(after), exists, known)
     return [each | {"value": after[each["value"]] if type(each["value"]) is str else after} for each in keys]
+
+
+def _size(annotations: JsonObject) -> int:
+    return len("".join(map(str, (*annotations, *annotations.values()))).encode())
 
 
 @lru_cache(maxsize=8)

@@ -50,8 +50,7 @@ class Candidate:
         self.node = catalog.node(node_name)
         name = text(manifest.metadata, "name") or manifest.vmi_uid
         self.pod_facts = facts = pod_facts(manifest, name, node_name)
-        has_terms = "podAffinity" in manifest.affinity and not facts.oversized
-        terms = required_terms(manifest.pod, self.namespace, "podAffinity") if has_terms else ()
+        terms = () if facts.oversized else required_terms(manifest.pod, self.namespace, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         found = [bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
         self.volumes = [volume for volume in found if volume]

@@ -63,7 +63,9 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
-    labels, status, claims = _with_shared_strings(manifest.labels), mapping(item, "status"), manifest.claims
+    status, claims = mapping(item, "status"), manifest.claims
+    # A pod that is being created has no uid. Nothing keeps its labels for long.
+    labels = (_shared if "uid" in metadata else _strings)(manifest.labels)
     annotations: JsonObject = {}
     owners: list[str] = []
     true = false = NO_STRINGS
@@ -148,13 +150,17 @@ def _name_in(annotations: JsonObject, key: str) -> str:
 
 def labels_of(item: JsonObject) -> dict[str, str]:
     """Return the object's labels."""
-    return _with_shared_strings(mapping(item, "metadata", "labels"))
+    return _shared(mapping(item, "metadata", "labels"))
 
 
-def _with_shared_strings(labels: JsonObject) -> dict[str, str]:
+def _strings(labels: JsonObject) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if type(value) is str}
+
+
+def _shared(labels: JsonObject) -> dict[str, str]:
     # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
     # 3.12.1 never frees an interned string.
-    found = {key: value for key, value in labels.items() if type(value) is str}
+    found = _strings(labels)
     # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
     if max(map(len, (*found, *found.values())), default=0) > _LONGEST_LABEL:
         return found

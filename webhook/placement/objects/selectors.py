@@ -160,9 +160,10 @@ class AffinityTerm(Struct, frozen=True):
 
 def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
     """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
-    terms = mappings(pod, "spec", "affinity", kind, REQUIRED)
-    if not terms:  # most pods
+    affinity = mapping(pod, "spec", "affinity")
+    if kind not in affinity:  # most pods
         return ()
+    terms = mappings(affinity, kind, REQUIRED)
     labels = mapping(pod, "metadata", "labels")
     return tuple(_affinity_term(term, namespace, labels) for term in terms)
 

@@ -11,10 +11,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
+from webhook.cluster.events import Vmi
 from webhook.placement.eligibility import is_share_manager_pod, namespace_of
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.kubevirt import vmi_name
+from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
 from webhook.placement.reasons import Decision, OptedInBy, Reason, Subject
 from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import observed, unchanged
@@ -121,12 +122,14 @@ class Reviewer:
         metadata, dry_run = mapping(pod, "metadata"), admission.get("dryRun") is True
         subject = Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, self.settings) else Subject.VM
         self.metrics.count_decision(decision, subject, seconds, dry_run=dry_run)
-        self.backend.record(admission, decision)
+        vmi = Vmi(namespace, vmi_name(pod), vmi_uid(pod))
+        if decision.recorded and not dry_run:
+            self.backend.record(vmi, decision)
         fields: dict[str, Any] = {
             "uid": admission["uid"][:64],
             "namespace": namespace[:63],
             "pod": (text(metadata, "name") or text(metadata, "generateName"))[:128],
-            "vm": vmi_name(pod)[:128],
+            "vm": vmi.name[:128],
             "claims": claims,
         }
         if _NOT_IN_NAMES.search("".join(fields.values())):  # made up; another character may take six bytes
