@@ -178,6 +178,8 @@ def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> No
     alerts = [rule["alert"] for rule in alert_rules(objects)]
     default = [rule["alert"] for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))]
     assert set(default) - set(alerts) == {"KubevirtSchedulerReleases"}
+    (leaderless,) = (rule for rule in alert_rules(objects) if rule["alert"] == "KubevirtSchedulerNoReleaseLeader")
+    assert f" Lease {NAMESPACE}/{NAME}-release." in leaderless["annotations"]["description"]
 
 
 # --- rights ---

@@ -80,7 +80,7 @@
     severity: warning
   annotations:
     summary: No replica reports {{ if $releases }}or releases {{ end }}pins that can't hold.
-    description: The replicas' logs show why they can't update Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.fullname" . }}.
+    description: The replicas' logs show why they can't update Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.leaseName" . }}.
 - alert: KubevirtSchedulerInternalError
   expr: sum(increase(kubevirt_scheduler_decisions_total{ {{- $of -}} ,reason="InternalError"}[15m])) > 0
   labels:
