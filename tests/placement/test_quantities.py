@@ -31,7 +31,9 @@ from webhook.placement.objects.resources import amounts, format_quantity
         ("-1.5", -1500, -1),
         (2, 2000, 2),
         (0.1, 100, 1),
-        (1e21, 10**24, 10**21),
+        (1e18, 10**21, 10**18),
+        ("1e999", 1000 * (2**63 - 1), 2**63 - 1),
+        ("-1e999", -1000 * (2**63 - 1), -(2**63) + 1),
     ],
 )
 def test_a_quantity_is_parsed_to_milli_for_cpu_and_to_whole_units_otherwise(
@@ -41,7 +43,7 @@ def test_a_quantity_is_parsed_to_milli_for_cpu_and_to_whole_units_otherwise(
 
 
 @pytest.mark.parametrize(
-    "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf", "٣"]
+    "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf", "٣", "9" * 5000]
 )
 def test_an_invalid_quantity_raises_malformed(quantity: str) -> None:
     with pytest.raises(Malformed, match="not a number with a unit"):

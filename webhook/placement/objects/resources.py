@@ -15,7 +15,7 @@ from webhook.placement.objects.fields import JsonObject, Malformed, condition, m
 
 PODS = "pods"
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_QUANTITY = re.compile(r"(?a)(?!.{999})([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _SUFFIXES = {
     **{
         suffix: Fraction(1000) ** power
@@ -23,6 +23,7 @@ _SUFFIXES = {
     },
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
+_MOST = 1000 * (2**63 - 1)  # milli; the API server caps a quantity, but a VM in etcd may have any
 _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
@@ -38,7 +39,7 @@ def _parse_millis(quantity: str) -> int:
         raise Malformed("a resource quantity is not a number with a unit")
     number, exponent, suffix = match.groups()
     value = Fraction(number + (exponent or "")) * _SUFFIXES[suffix or ""]
-    return -int(-value * 1000 // 1)  # like the API server, which rounds each amount up to a milli
+    return max(-_MOST, min(-int(-value * 1000 // 1), _MOST))  # rounded up to a milli, as by the API server
 
 
 def _in_millis(quantities: Mapping[str, Any]) -> dict[str, int]:
