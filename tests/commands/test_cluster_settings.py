@@ -45,8 +45,11 @@ ROWS: list[tuple[str, list[Object], str, dict[str, str], str, str | None, int]] 
      f"The webhook is not installed, {ANYWHERE} Settings: the defaults.", None, 0),
     ("no right to read them", INSTALLED, "mutatingwebhookconfigurations", {},
      "Settings: the defaults, because you may not read those of the cluster.", None, 1),
-    ("no Deployment", INSTALLED[:2], "", {},
+    ("no Deployment", [*INSTALLED[:2], INSTALLED[3]], "", {},
      "Settings: the defaults, because the webhook's Deployment is not found.", None, 1),
+    ("namespace deleted", INSTALLED[:1], "", {},
+     f"Settings: the defaults. The API server does not call the webhook, because no replica is ready, {ANYWHERE}",
+     None, 0),
     ("settings of another version", installation({"CO_SCHEDULE_LATER": "x"}), "", {},
      f"Settings: the defaults, because this version cannot read those of {DEPLOYMENT}: ", None, 1),
 ]  # fmt: skip

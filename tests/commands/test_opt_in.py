@@ -1,6 +1,8 @@
 """`opt-in` and `opt-out` annotate the templates of VMs, and leave alone what another program manages."""
 
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.builders import OPT_IN, Object, virtual_machine
-from tests.support.fake_api_server import ApiServer, error_response, status
+from tests.support.fake_api_server import ApiServer, Connection, body, error_response, no_response, status
 from webhook.cli import commands
 from webhook.fleet.gitops import SIGNS, managed_by
 
@@ -133,6 +135,25 @@ def test_a_vm_that_can_not_be_changed_does_not_stop_the_others(
     result = run("opt-in", "--yes")
     assert f"default     vm1   failed    {words}\n" in result.stdout
     assert (result.exit_code, annotations(server, "vm2")) == (1, {OPT_IN: "true"})
+
+
+def test_a_null_in_a_list_of_the_api_server_is_skipped(server: ApiServer, run: Run) -> None:
+    server.script("list", PLURAL, body({"metadata": {}, "items": [None, virtual_machine("vm1")]}))
+    assert run("opt-in").stdout.splitlines()[1:] == [
+        'default     vm1   would change   kubevirt-scheduler/co-schedule: "true"'
+    ]
+
+
+def test_ctrl_c_prints_the_vms_that_are_changed_by_then(server: ApiServer, run: Run) -> None:
+    def press_ctrl_c(connection: Connection) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        no_response(connection)
+
+    server.put(virtual_machine("vm1"), virtual_machine("vm2"))
+    server.script("patch", PLURAL, body(virtual_machine("vm1")), press_ctrl_c)
+    result = run("opt-in", "--yes")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
+    assert [line.split()[1:3] for line in result.stdout.splitlines()[1:]] == [["vm1", "changed"]]
 
 
 def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) -> None:

@@ -75,11 +75,6 @@ class Fleet:
         return named | {"settings": settings, "webhook": webhook}
 
 
-def live_webhook(cluster: ClusterClient) -> Webhook:
-    """Find the webhook of a live cluster. Raises BadInput, and SettingsError for the environment variables."""
-    return find_webhook(cluster, os.environ)
-
-
 def show_settings(webhook: Webhook) -> None:
     """Print which settings a command uses, on standard error."""
     if webhook.sentence:
@@ -107,7 +102,7 @@ def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fle
         fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
     else:
         client = connect(**live)
-        webhook = live_webhook(client)
+        webhook = find_webhook(client)
         inventory = read_inventory(client, webhook.settings, show_reading)
         fleet = Fleet(inventory, webhook, client, client.name, client.namespace)
     if inventory.malformed:

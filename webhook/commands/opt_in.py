@@ -7,7 +7,7 @@ import click
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES, key_of
-from webhook.commands.fleet_source import Scope, live_webhook
+from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     DRY_RUN,
@@ -27,6 +27,7 @@ from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
+from webhook.reading.installation import find_webhook
 
 WRITE_TIMEOUT = 15.0  # seconds
 FIELD_MANAGER = "kubevirt-scheduler"
@@ -99,13 +100,13 @@ def _run(  # noqa: PLR0913 (the options of both commands)
         raise click.UsageError("-A cannot be combined with -n or names")
     cluster = connect(**live)
     namespace = "" if all_namespaces else namespace or cluster.namespace
-    scope, keys = Scope(namespace or None, parse_selector(selector)), live_webhook(cluster).settings.opt_in_annotations
-    found = _find_vms(cluster, namespace, names, selector)
-    rows = [_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found]
-    if output == "json":
-        click.echo(as_data([dict(zip(KEYS, row, strict=True)) for row in rows]), nl=False)
-    else:
-        click.echo(render_table(HEADS, rows), nl=False)
+    scope, keys = Scope(namespace or None, parse_selector(selector)), find_webhook(cluster).settings.opt_in_annotations
+    found, rows = _find_vms(cluster, namespace, names, selector), list[tuple[str, ...]]()
+    try:
+        rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
+    finally:  # also after Ctrl-C: the VMs that are changed by then
+        listed = as_data([dict(zip(KEYS, row, strict=True)) for row in rows])
+        click.echo(listed if output == "json" else render_table(HEADS, rows), nl=False)
     if not found:
         click.echo(scope.not_found, err=True)
     results = {result for _, _, result, _ in rows}
@@ -143,7 +144,7 @@ def _find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], sele
 
 def _apply(
     cluster: ClusterClient, vm: JsonObject, keys: Sequence[str], *, opts_in: bool, write: bool
-) -> tuple[str, str, str, str]:
+) -> tuple[str, ...]:
     """Change the annotations of a VM's template, and return a row that says what happened, or would happen, and why."""
     key, annotations = key_of(vm), _changes(vm, keys, opts_in=opts_in)
     if not annotations:

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.commands.fleet_source import live_webhook
 from webhook.commands.options import connect, live_options
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading.documents import BadInput, display_name
 from webhook.reading.export import description, export
+from webhook.reading.installation import find_webhook
 
 STANDARD_OUTPUT = Path("-")
 
@@ -44,7 +44,7 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     cluster, omitted = connect(**live), list[tuple[str, str, bool]]()
-    webhook, time = live_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    webhook, time = find_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     settings = webhook.settings
     objects = export(
         cluster, settings.longhorn_namespace, settings.opt_in_annotations, lambda *each: omitted.append(each)

@@ -3,9 +3,9 @@
 import click
 
 from webhook import __version__
-from webhook.commands.fleet_source import live_webhook
 from webhook.commands.options import as_data, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
+from webhook.reading.installation import find_webhook
 
 
 @click.command(short_help="print the versions of this command and of the installed webhook")
@@ -21,7 +21,7 @@ def version(output: str, **live: str | None) -> None:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if output == "text":
         click.echo(f"command   {__version__}")  # before the cluster is read, which may fail
-    webhook = live_webhook(connect(**live))
+    webhook = find_webhook(connect(**live))
     if output == "json":
         found = webhook.as_json()
         known = {key: found[key] for key in ("version", "activity", "source", "detail")}

@@ -46,9 +46,9 @@ def list_raw(cluster: ClusterClient, path: str, tolerated: Collection[int] = (),
 def list_objects(
     cluster: ClusterClient, path: str, tolerated: Collection[int] = (), /, **query: str
 ) -> Iterator[JsonObject]:
-    """List objects like `list_raw`. Raises ClusterError from the call, not from the iterator."""
-    found = list_raw(cluster, path, tolerated, **query)
-    return (msgspec.json.decode(item, type=JsonObject) for item in found)
+    """List objects like `list_raw`, without nulls. Raises ClusterError from the call."""
+    found = map(msgspec.json.decode, list_raw(cluster, path, tolerated, **query))
+    return (item for item in found if isinstance(item, dict))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

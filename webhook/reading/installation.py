@@ -1,5 +1,6 @@
 """The installed webhook, found by its MutatingWebhookConfiguration: Service, Deployment, pods and settings."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -79,8 +80,11 @@ def serving_container(pod: JsonObject) -> JsonObject:
 def _webhook(
     configuration: JsonObject, deployment: JsonObject, pods: list[JsonObject], shell: Mapping[str, str]
 ) -> Webhook:
+    obstacle = _why_not_called(configuration, pods)
+    activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
     if not deployment:
-        return Webhook.of_environment(shell, Activity.UNKNOWN, "the webhook's Deployment is not found")
+        why = obstacle or "the webhook's Deployment is not found"
+        return Webhook.of_environment(shell, activity if obstacle else Activity.UNKNOWN, why)
     source = f"Deployment {text(deployment, 'metadata', 'namespace')}/{text(deployment, 'metadata', 'name')}"
     environment = mappings(serving_container(mapping(deployment, "spec", "template")), "env")
     named = ((text(each, "name"), text(each, "value")) for each in environment)
@@ -89,8 +93,6 @@ def _webhook(
         settings = read_settings(variables)
     except SettingsError as error:
         return Webhook.of_environment(shell, Activity.UNKNOWN, f"this version cannot read those of {source}: {error}")
-    obstacle = _why_not_called(configuration, pods)
-    activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
     return Webhook(
         settings, activity, source, obstacle, text(deployment, "metadata", "labels", VERSION_LABEL), variables
     )
@@ -104,7 +106,7 @@ def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:
     return "" if any(ready) else "no replica is ready"
 
 
-def find_webhook(cluster: ClusterClient, shell: Mapping[str, str]) -> Webhook:
+def find_webhook(cluster: ClusterClient, shell: Mapping[str, str] = os.environ) -> Webhook:
     """Find the installed webhook, its settings, and whether the API server calls it.
 
     `shell` are environment variables. They count where nothing is installed, and where the user may not read the

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from webhook.cluster.client import ClusterClient
-from webhook.commands.fleet_source import Scope, assess_all, live_webhook, read_rates, show_reading, show_settings
+from webhook.commands.fleet_source import Scope, assess_all, read_rates, show_reading, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
@@ -30,6 +30,7 @@ from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
+from webhook.reading.installation import find_webhook
 from webhook.reading.listing import read_inventory
 
 EXIT_FAILED = 1
@@ -106,7 +107,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     cluster = connect(**live)
-    webhook = live_webhook(cluster)
+    webhook = find_webhook(cluster)
     with answered():
         supported = supports_added_node_selector(cluster)
     if not supported:
