@@ -91,7 +91,8 @@ class Webhook:
         if not kept:
             found = cls.of_environment(shell, Activity.UNKNOWN)
             return replace(found, detail="the files contain none") if found.variables else found
-        activity, source, variables = text(kept, "activity"), text(kept, "source"), mapping(kept, "settings")
+        activity, source = text(kept, "activity"), text(kept, "source")
+        variables = {name: str(value) for name, value in mapping(kept, "settings").items()}  # in edited YAML: 60
         try:
             settings = read_settings(variables)
             return cls(settings, Activity(activity), source, text(kept, "detail"), text(kept, "version"), variables)
