@@ -102,7 +102,7 @@ def run(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: Any, fake: FakePrometheus) -> None:
-    found = json.loads(run("report", "-o", "json", "--prometheus", fake.url, "--prometheus-token", "secret").stdout)
+    found = json.loads(run("report", "-o", "json", "--prometheus", fake.url, "--prometheus-token", "sec\nret\n").stdout)
     assert fake.token == "Bearer secret"
     assert parse_qs(urlsplit(fake.target).query) == {"query": [traffic.query()]}
     assert [(vm["name"], vm["traffic"]) for vm in found["vms"]] == [

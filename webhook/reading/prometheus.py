@@ -21,7 +21,8 @@ def ask(url: str, token: str, query: str) -> list[JsonObject]:
 
     TLS trusts the CAs of the system, or those of the file in SSL_CERT_FILE.
     """
-    headers: Mapping[str, str] = {"Authorization": f"Bearer {token}"} if token else {}
+    # A token from a file may contain line breaks. The library's error would quote the header.
+    headers: Mapping[str, str] = {"Authorization": f"Bearer {''.join(token.split())}"} if token else {}
     try:
         with urllib3.PoolManager(ssl_context=ssl.create_default_context(), retries=False, timeout=TIMEOUT) as pool:
             address = f"{url.rstrip('/')}/api/v1/query"
