@@ -254,6 +254,13 @@ def test_a_selector_selects_like_kubectl(selector: str, selected: bool) -> None:
     assert labels_match(parse_selector(selector), labels) is selected
 
 
+@pytest.mark.parametrize("output", ["table", "wide", "name"])
+def test_control_characters_of_a_name_are_replaced(tmp_path: Path, output: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(to_yaml(vm("a\x07\nb")))
+    assert "a\ufffd\ufffdb" in run_report("--snapshot", file, "-o", output).stdout
+
+
 def test_sentences_wrap_in_100_columns(tmp_path: Path) -> None:
     cluster = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
     file = tmp_path / "cluster.yaml"

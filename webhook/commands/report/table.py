@@ -64,7 +64,7 @@ def render_nodes(report: JsonObject, *, headers: bool) -> str:
 def render_names(report: JsonObject, what: str) -> str:
     """Return the VMs or the nodes as `kubectl get -o name` does."""
     kinds = ("node" if what == "nodes" else f"{each['kind'].lower()}.kubevirt.io" for each in report[what])
-    return "".join(f"{kind}/{each['name']}\n" for kind, each in zip(kinds, report[what], strict=True))
+    return "".join(f"{kind}/{printable(each['name'])}\n" for kind, each in zip(kinds, report[what], strict=True))
 
 
 def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]:
