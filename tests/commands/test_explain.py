@@ -251,6 +251,19 @@ def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
     assert "claim [red]b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}" in shown
 
 
+def test_an_existing_pod_with_a_malformed_quantity_is_rejected_in_one_line(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher("a", node="node-a", requests={"cpu": "1 core"}))
+    result = run_explain("-f", path, "--snapshot", write_yaml(tmp_path, node(), name="cluster.yaml"))
+    problem = "document 1: Pod a: a resource quantity is not a number with a unit"
+    assert (result.exit_code, result.stderr) == (2, f"Error: {path}: {problem}\n")
+
+
+def test_a_terminal_of_few_columns_wraps_each_word(tmp_path: Path) -> None:
+    cluster = write_yaml(tmp_path, *storage(), name="cluster.yaml")
+    shown = run_explain("-f", write_yaml(tmp_path, virt_launcher()), "--snapshot", cluster, env={"COLUMNS": "3"}).stdout
+    assert "CoScheduled:" in shown.replace("\n", "").replace(" ", "")
+
+
 def test_a_malformed_field_hides_the_steps_but_not_the_decision(tmp_path: Path) -> None:
     term = {"matchExpressions": [{"key": "s3cret", "operator": "In", "values": 3}]}
     path = write_yaml(tmp_path, virt_launcher(affinity=node_terms(term)))

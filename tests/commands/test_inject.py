@@ -22,7 +22,9 @@ from tests.support.builders import (
     request,
     storage,
     virt_launcher,
+    volume,
 )
+from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, without_settings
 from webhook.cli import commands
 from webhook.commands.admission_requests import as_json
@@ -123,6 +125,23 @@ def test_a_vm_is_printed_as_its_next_pod(run: RunInject, tmp_path: Path) -> None
     (found,) = yaml_output(run(write_yaml(tmp_path, vm(volumes=volumes))))
     assert (found["kind"], found["metadata"]["annotations"]["kubevirt.io/domain"]) == ("Pod", "vm1")
     assert found["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+
+
+def test_a_manifest_without_a_namespace_is_one_of_the_context(tmp_path: Path) -> None:
+    volumes = [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]
+    received = [vm(volumes=volumes), virt_launcher()]
+    for each in received:
+        del each["metadata"]["namespace"]
+    file, objects = write_yaml(tmp_path, *received), [claim(namespace="shop"), volume(namespace="shop"), storage()[2]]
+    with ApiServer() as server:
+        server.put(*objects)
+        kubeconfig = Path(server.kubeconfig(tmp_path))
+        kubeconfig.write_text(kubeconfig.read_text().replace("    user: u\n", "    namespace: shop\n    user: u\n"))
+        results = json_output(run_cli("inject", "-f", file, "-o", "json", "--kubeconfig", kubeconfig))
+    cluster = write_yaml(tmp_path, *objects, name="cluster.yaml")
+    explained = run_cli("explain", "-f", file, "-n", "shop", "-o", "json", "--snapshot", cluster)
+    reasons = [each["decision"]["reason"] for each in (*results, *json_output(explained))]
+    assert reasons == ["CoScheduled"] * 3
 
 
 def test_a_review_of_another_kind_is_decided_and_printed_unchanged(run: RunInject, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.fleet.next_pod import creation_request
 from webhook.placement.eligibility import creator_of, is_pod_creation, namespace_of, username
 from webhook.placement.injector import Injection
@@ -19,6 +20,13 @@ def read_documents(file: Path) -> list[Document]:
     if not content:
         raise BadInput(f"{documents.display_name(file)}: empty file: expected a Pod in YAML or JSON")
     return content
+
+
+def in_namespace(namespace: str | None, kind: Kind, item: JsonObject) -> JsonObject:
+    """Return a Pod or a VM in this namespace, unless it names one: many manifests leave that to the context."""
+    metadata, known = mapping(item, "metadata"), kind == ("v1", "Pod") or VIRTUAL_MACHINES.is_of(*kind)
+    named = not metadata or not namespace or text(metadata, "namespace")
+    return item if named or not known else item | {"metadata": metadata | {"namespace": namespace}}
 
 
 def request_from(document: Document, kind: Kind, item: JsonObject, settings: Settings) -> JsonObject | None:

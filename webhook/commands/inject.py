@@ -8,7 +8,7 @@ from typing import TypeAlias
 import click
 
 from webhook.cluster.kinds import VIRTUAL_MACHINES, key_of
-from webhook.commands.admission_requests import as_json, pod_name, read_documents, request_from
+from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, request_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
 from webhook.placement import injector
@@ -72,6 +72,7 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
 def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kind, item: JsonObject) -> JsonObject:
     """Return an object with the webhook's patch: the next pod of a VM, the object of an AdmissionReview."""
     settings = fleet.webhook.settings
+    item = in_namespace(fleet.namespace, kind, item)
     if VIRTUAL_MACHINES.is_of(*kind):
         fleet.inventory.vms[key_of(item)] = item
         pod, missing = fleet.inventory.next_pod(None, key_of(item), settings)

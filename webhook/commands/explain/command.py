@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from webhook.commands.admission_requests import read_documents, request_from
+from webhook.commands.admission_requests import in_namespace, read_documents, request_from
 from webhook.commands.explain.explanation import explain_machine, explain_pod, explain_request
 from webhook.commands.explain.sections import Finding, Section
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
@@ -23,7 +23,7 @@ from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_su
 from webhook.commands.suggestions import complete
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
-from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
 from webhook.reading import documents
 from webhook.reading.documents import BadInput
 
@@ -70,7 +70,7 @@ def explain(
         raise click.UsageError(USAGE)
     fleet = read_fleet(snapshots, live)
     if named is None:
-        found = list(_explained_file(Path(str(file)), fleet))
+        found = list(_explained_file(Path(str(file)), fleet, namespace))
         if not found:
             remedy = "to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
             raise BadInput(f"{documents.display_name(Path(str(file)))}: no Pod found; {remedy}")
@@ -91,15 +91,19 @@ def _explained(found: Found, fleet: Fleet) -> JsonObject:
     return explain_pod(found, catalog, settings)
 
 
-def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
+def _explained_file(file: Path, fleet: Fleet, namespace: str | None) -> Iterator[JsonObject]:
     settings = fleet.webhook.settings
     for document in read_documents(file):
-        for kind, item in document.objects():
+        for kind, found in document.objects():
+            item = in_namespace(namespace or fleet.namespace, kind, found)
             request = request_from(document, kind, item, settings)
             # The node of an existing pod does not end the decision.
             exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
             if kind == ("v1", "Pod") and exists:
-                yield _explained(existing_pod(fleet, item), fleet)
+                try:
+                    yield _explained(existing_pod(fleet, item), fleet)
+                except Malformed as error:
+                    raise document.error(f"Pod {text(item, 'metadata', 'name')}: {error}") from None
             elif request:
                 yield explain_request(request, fleet.inventory.store, settings)
 
@@ -129,6 +133,6 @@ def _line(finding: Finding, width: int) -> str:
     shown = mark if finding.decisive else f"({mark})"
     indent = f"  {shown} " if shown else "  "
     hanging = " " * len(indent)
-    words = textwrap.fill(printable(finding.text), width - len(indent), break_on_hyphens=False)
+    words = textwrap.fill(printable(finding.text), max(width - len(indent), 1), break_on_hyphens=False)
     styled = indent.replace(shown, click.style(shown, fg=color)) if shown else indent
     return styled + words.replace("\n", f"\n{hanging}")
