@@ -1,18 +1,32 @@
 """The fleet is collected from the cluster's objects, and counted from the caches in small batches."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, share_manager_pod, storage
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    catalog,
+    claim,
+    hotplug_pod,
+    node,
+    share_manager_pod,
+    storage,
+    virt_launcher,
+)
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
 from webhook.cluster.caches.store import Store, parse_time
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.fleet_counts import COUNT_SECONDS, FleetCounter
-from webhook.cluster.machines import node_loads, seconds_since_creation
+from webhook.cluster.live_catalog import Live
+from webhook.cluster.machines import facts_of, machines, node_loads, seconds_since_creation
 from webhook.fleet.states import Machine, State, assess
 from webhook.placement.affinity import CO_SCHEDULED_NODE
+from webhook.placement.objects.facts import Pod
 from webhook.placement.settings import Action, Settings
 
 SETTINGS = Settings()
@@ -189,6 +203,26 @@ def test_a_preference_can_opt_a_running_vm_in(own: Object, of_the_pod: str | Non
     found = inventory(*manifests)
     (status,) = (assess(machine, found.store, SETTINGS) for machine in found.machines(SETTINGS))
     assert status.opted_in is opted_in
+
+
+def test_the_pods_that_mount_a_claim_are_copied_once_for_a_count() -> None:
+    """500 pods of a user that mount 120 claims kept the probes waiting for 41 s, so that the replica was restarted."""
+    live = Live(ClusterClient(Api("http://127.0.0.1:1")), SETTINGS)
+    claims = [f"disk{number}" for number in range(5)]
+    for number in range(20):
+        live.store.put(*catalog(virt_launcher(f"vm{number}", claims=claims)).pods.values())
+    asked: Counter[str] = Counter()
+    mounting_pods = live.store.mounting_pods
+
+    def count_queries(namespace: str, claim: str) -> Iterator[Pod]:
+        asked[claim] += 1
+        return mounting_pods(namespace, claim)
+
+    live.store.mounting_pods = count_queries
+    assessed = [
+        assess(machine, view, SETTINGS) for view in [live.catalog()] for machine in machines(facts_of(live.store))
+    ]
+    assert (len(assessed), asked) == (20, dict.fromkeys(claims, 1))
 
 
 def test_a_count_is_reused_for_some_seconds() -> None:

@@ -19,16 +19,19 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.random_clusters import POD_SELECTORS
-from webhook.cluster.caches.pod_tables import MIN_INDEXED
+from webhook.cluster.caches.pod_tables import MAX_NAMESPACES, MIN_INDEXED, RepellingTerms
 from webhook.cluster.caches.store import Store
+from webhook.cluster.kinds import read_pod
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.pod import Manifest
 
+MANY_NAMESPACES = [f"space-{number}" for number in range(MAX_NAMESPACES)]
 TEAMS = {"default": "a", "shop": "a", "blog": "b"}
 SCOPES: list[Object] = [
     {},
     {},
     {"namespaces": ["shop", "default"]},
+    {"namespaces": ["shop", "default", *MANY_NAMESPACES]},
     {"namespaceSelector": {}},
     {"namespaceSelector": {"matchLabels": {"team": "a"}}},
     {"namespaceSelector": {"matchLabels": {"team": "b"}}, "namespaces": ["default"]},
@@ -131,6 +134,17 @@ def compare(rng: random.Random, store: Store, pods: list[Object]) -> tuple[bool,
     assert (found.verdict.unsupported, found.passed_over) == ("", False)
     naive = naively_repelled(vm, target, placed) or not naively_attracted(vm, target, placed)
     return found.verdict.conflict is not None, naive
+
+
+def test_the_index_of_a_term_with_many_namespaces_and_values_takes_little_memory() -> None:
+    """140 namespaces and 7 values took 530 KB for each pod: 1,000 pods of one user killed every replica."""
+    selector = {"matchExpressions": [{"key": "a", "operator": "In", "values": [str(value) for value in range(7)]}]}
+    many = pod_term(None, labelSelector=selector, namespaces=[f"s{number}" for number in range(100)])
+    fact, terms = read_pod(pod("one", node="node-a", affinity=pod_anti_affinity(many))), RepellingTerms()
+    assert fact
+    assert fact.anti_affinity
+    terms.put(fact)
+    assert sum(map(len, terms.by_scope.values())) == 7
 
 
 def test_an_indexed_evaluation_agrees_with_a_naive_one() -> None:

@@ -183,6 +183,21 @@ def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache)
     assert logs == [{"event": "synced", "log_level": "info", "resource": CLAIMS, "objects": 1}]
 
 
+@pytest.mark.parametrize("levels", [90, 700, 985, 10_000])
+def test_an_object_of_any_depth_is_stored_and_ends_neither_a_list_nor_a_watch(server: ApiServer, levels: int) -> None:
+    """One pod of 10 KB with made-up managedFields ended each list and each watch of pods, in all replicas."""
+    cache, deep = Cache(server, Pod), b'{"f:[":[' * levels + b'"\\"]"' + b"]}" * levels
+    first, second = pod("one", node="node-a"), pod("two", node="node-a")
+    for each in (first, second):
+        each["metadata"]["managedFields"] = "DEEP"
+    page = json.dumps({"metadata": {"resourceVersion": "9"}, "items": [first, pod("other")]}).encode()
+    server.script("list", PODS, body(page.replace(b'"DEEP"', deep)))
+    cache.follow(stream(event("ADDED", second).replace(b'"DEEP"', deep)))
+    assert (cache.names, cache.health.skipped) == (["one", "other", "two"], 0)
+    assert cache.health.relists.total() == 1
+    assert cache.store.pods.requested("node-a", ("", "")) == {"pods": 2}
+
+
 # Watches
 
 

@@ -125,9 +125,9 @@ def test_no_decision_waits_while_the_release_or_the_metrics_evaluate_pods(server
     harness.releaser._settings = watched
     counts = FleetCounter(harness.live, watched, harness.clock).counts()
     assert counts
-    assert (counts.vms.total(), WatchedSettings.reads) == (1, {False: 2})
+    assert (counts.vms.total(), WatchedSettings.reads) == (1, {False: 1})
     harness.step()
-    assert (len(harness.deleted), WatchedSettings.reads) == (1, {False: 3})
+    assert (len(harness.deleted), WatchedSettings.reads) == (1, {False: 2})
 
 
 def test_a_pass_without_waiting_pods_sends_no_request(server: ApiServer) -> None:

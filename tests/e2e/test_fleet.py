@@ -72,7 +72,7 @@ class Fleet:
         pod = self.scenario.vm_pod(f"hp-{vm}", claim, opt_in=None, nodeName=launcher["spec"]["nodeName"])
         owner = {"apiVersion": "v1", "kind": "Pod", "name": launcher["metadata"]["name"]}
         pod["metadata"]["labels"] = {"kubevirt.io": "hotplug-disk"}
-        pod["metadata"]["ownerReferences"] = [owner | {"uid": launcher["metadata"]["uid"]}]
+        pod["metadata"]["ownerReferences"] = [owner | {"uid": launcher["metadata"]["uid"], "controller": True}]
         self.scenario.create(pod)
 
     def begin_migration(self, vm: str, claim: str, node: str) -> str:

@@ -93,7 +93,9 @@ def hotplug_pod(owner: Object, *, claims: Iterable[str] = ("disk1",), suffix: st
     hotplug = pod(
         f"hp-volume-{owner['metadata']['name']}{suffix}", labels={"kubevirt.io": "hotplug-disk"}, claims=claims, **rest
     )
-    hotplug["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": owner["metadata"]["uid"]}]
+    # KubeVirt names one owner. Users who create such a pod may add any number of others, which are not the controller.
+    controller = {"kind": "Pod", "uid": owner["metadata"]["uid"], "controller": True}
+    hotplug["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "made-up"}, controller]
     return hotplug
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import urlencode
 
 import msgspec
@@ -21,7 +21,7 @@ from urllib3.connection import HTTPConnection
 
 from certs import ApiError
 from webhook import __version__
-from webhook.cluster.kind import JSON
+from webhook.cluster.kind import JSON, T, decode_json
 from webhook.placement.objects.fields import JsonObject
 
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
@@ -65,7 +65,6 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-T = TypeVar("T")
 Query = dict[str, str]
 
 _PAGE = msgspec.json.Decoder(Page)
@@ -317,7 +316,7 @@ def _error_message(response: urllib3.BaseHTTPResponse) -> str:
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
-        return decoder.decode(body)
+        return decode_json(decoder, body)
     except (ValueError, RecursionError):
         raise ClusterError(0, "unexpected response: not a Kubernetes object") from None
 

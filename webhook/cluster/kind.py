@@ -4,11 +4,12 @@
 time, and a skipped field can't leak, such as a container's environment with a passphrase, or a VM's cloud-init data.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import GenericAlias
-from typing import Any, TypedDict, get_args, get_type_hints, is_typeddict
+from typing import Any, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
 from urllib.parse import quote
 
 import msgspec
@@ -18,6 +19,7 @@ from webhook.placement.objects.fields import JsonObject, Malformed, text
 from webhook.placement.objects.pod import UNDECODED
 from webhook.placement.objects.resources import MAX_CONTAINERS
 
+T = TypeVar("T")
 JSON = "application/json"
 # The API server sends only the metadata: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
 METADATA_LIST, METADATA = (
@@ -28,6 +30,11 @@ METADATA_LIST, METADATA = (
 # terms (2.3 MB) stop all threads for 70 ms, and then take 18 MB. The API server limits annotations to 256 KiB.
 LARGE, MAX_FIELD = 64 * 1024, 256 * 1024
 MAX_ANNOTATIONS = 2 * MAX_FIELD
+
+# Levels of lists and maps. A user can create pods and claims with 10,000 in made-up managedFields. To skip them exceeds
+# Python's recursion limit. The fields of a shape have at most 20.
+MAX_DEPTH = 100
+_UP_TO_BRACKET = re.compile(rb'(?:[^]["{}]++|"(?:[^"\\]++|\\.)*+")*+[]\[{}]')
 
 
 class MalformedObject(ValueError):
@@ -110,12 +117,12 @@ class Kind:
         Of a large object, the fields that are too large to decode are missing.
         """
         try:
-            if size_of(raw) > LARGE:
+            if len(raw) > LARGE:
                 return decode_large(raw, self.shape)
-            item: JsonObject = _decoder(self.shape).decode(raw)
+            item: JsonObject = decode_json(_decoder(self.shape), raw)
         except (ValueError, RecursionError):
             try:
-                item = msgspec.json.decode(raw)
+                item = decode_json(msgspec.json.Decoder(), raw)
             except (ValueError, RecursionError):
                 raise MalformedObject("", "not valid JSON") from None
         return item if isinstance(item, dict) else {}
@@ -132,6 +139,18 @@ class Kind:
         except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
             problem = type(error).__name__
         raise MalformedObject("/".join(filter(None, (text(item, "metadata", "namespace"), name))), problem)
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw | bytes) -> T:
+    """Decode JSON. If it is nested too deeply for that, the lists and maps on the level MAX_DEPTH become empty."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        kept, depth = list[bytes](), 0
+        for part in _UP_TO_BRACKET.findall(raw):
+            was_kept, depth = depth < MAX_DEPTH, depth + (1 if part[-1:] in b"[{" else -1)
+            kept.append(part if was_kept else part[-1:] * (depth < MAX_DEPTH))
+        return decoder.decode(b"".join(kept))
 
 
 @cache
@@ -168,13 +187,8 @@ def object_of(names: str = "", metadata: Any = None, **parts: Any) -> Any:
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_NULL = b"null"
+_NULL = msgspec.Raw(b"null")
 _hints = lru_cache(maxsize=64)(get_type_hints)
-
-
-def size_of(raw: msgspec.Raw | bytes) -> int:
-    """Return the number of bytes of an encoded value."""
-    return memoryview(raw).nbytes
 
 
 def decode_large(raw: msgspec.Raw | bytes, shape: Any) -> JsonObject:
@@ -188,12 +202,11 @@ def decode_large(raw: msgspec.Raw | bytes, shape: Any) -> JsonObject:
 
 def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bool]:
     item, undecoded, hints = {}, False, _hints(shape)
-    for name, value in _FIELDS.decode(raw).items():
+    for name, value in decode_json(_FIELDS, raw).items():
         if name in hints:
             try:
-                item[name], cut = _decode_value(
-                    value, hints[name], MAX_ANNOTATIONS if name == "annotations" else MAX_FIELD
-                )
+                limit = MAX_ANNOTATIONS if name == "annotations" else MAX_FIELD
+                item[name], cut = _decode_value(value, hints[name], limit)
             except (ValueError, RecursionError):  # an unexpected type
                 cut = True
             undecoded |= cut
@@ -202,14 +215,14 @@ def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bo
 
 def _decode_value(raw: msgspec.Raw, shape: Any, limit: int) -> tuple[Any, bool]:
     part = next(iter(get_args(shape)), None)  # of "a part or null"
-    if size_of(raw) == len(_NULL) and bytes(raw) == _NULL:
+    if raw == _NULL:
         return None, False
     if is_typeddict(part):
         return _decode_fields(raw, part)
-    if size_of(raw) <= limit:
+    if len(raw) <= limit:
         return msgspec.json.decode(raw, type=shape), False
     item_shape = next(iter(get_args(part)), None)
-    items = _ITEMS.decode(raw) if is_typeddict(item_shape) else []
+    items = decode_json(_ITEMS, raw) if is_typeddict(item_shape) else []
     if not 0 < len(items) <= MAX_CONTAINERS:
         return None, True
     decoded = [_decode_fields(each, item_shape) for each in items]

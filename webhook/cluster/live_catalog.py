@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -122,6 +123,8 @@ class Live:
 class _LockedCatalog:
     def __init__(self, live: Live) -> None:
         self._live = live
+        # Thousands of VMs may mount the same claims, and each query copies up to 128 pods.
+        self.mounting_pods = cache(self.__getattr__("mounting_pods"))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **options: self._live.query(

@@ -187,7 +187,8 @@ def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings
     Its rank counts beside the claims of the pod: an ISO that other VMs mount too doesn't decide for a VM with a disk.
     """
     own = _resolved(pod.claims, pod, catalog, settings)
-    hotplugged = _resolved((*pod.claims, *status.machine.hotplugged), pod, catalog, settings)[len(own) :]
+    more = status.machine.hotplugged
+    hotplugged = _resolved((*pod.claims, *more), pod, catalog, settings)[len(own) :] if more else ()
     status = replace(status, claims=(*own, *hotplugged))
     for claims in (own, hotplugged):
         choice = choose(claims)

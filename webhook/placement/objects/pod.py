@@ -13,6 +13,7 @@ from webhook.placement.objects.kubevirt import (
     MIGRATION_LABEL,
     VIRT_LAUNCHER,
     VMI_NAME_ANNOTATION,
+    controller_of,
 )
 from webhook.placement.objects.resources import MAX_RESOURCES, PODS, TooManyQuantities, effective_requests
 from webhook.placement.objects.selectors import REQUIRED, required_terms
@@ -24,7 +25,7 @@ MAX_NAME = 253  # characters; a made-up review may have longer names than the AP
 # The manifest's key that marks a pod whose details were too long to decode.
 UNDECODED = "undecoded"
 # Bytes of memory: of a string without its characters; of each quote and each entry of a map in the text of a term.
-_STRING, _QUOTE, _ENTRY = 100, 40, 80
+STRING, _QUOTE, _ENTRY = 100, 40, 80
 _TERMS = frozenset({"podAntiAffinity", "podAffinity"})
 _KEPT_LABELS = (APP_LABEL, CREATED_BY_LABEL, MIGRATION_LABEL)
 _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
@@ -59,7 +60,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS
+    oversized = UNDECODED in manifest.pod or len(manifest.labels) * STRING > MAX_DETAILS
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
@@ -71,9 +72,9 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     true = false = NO_STRINGS
     if manifest.is_of_vm:
         annotations, true, false = manifest.annotations, manifest.true_annotations, manifest.false_annotations
-        owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")]
+        owners = [uid] if (uid := text(controller_of(item), "uid")) else []
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
-    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(manifest.affinity)
+    size = STRING * len(details) + len("".join(details)) + _size_of_terms(manifest.affinity)
     if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
         return pod_facts(Manifest({**item, UNDECODED: True}, namespace), name, effective_node)
     requests, unknown = _requests(item)
