@@ -97,7 +97,9 @@ def test_hotplugged_claims_belong_to_the_pod_that_owns_the_hotplug_pod() -> None
     launcher = vm_pod("vm1")
     unplugged = hotplug_pod(launcher, claims=["disk3"], deleting=True)
     unplugged["metadata"]["name"] = "hp-volume-unplugged"
-    found = machines_of(launcher, hotplug_pod(launcher, claims=["disk2"]), unplugged, vm_pod("other"))
+    foreign = hotplug_pod(launcher, claims=["disk4"])
+    foreign["metadata"]["namespace"] = "other"
+    found = machines_of(launcher, hotplug_pod(launcher, claims=["disk2"]), unplugged, foreign, vm_pod("other"))
     assert {name: machine.hotplugged for name, machine in found.items()} == {"other": (), "vm1": ("disk2",)}
 
 

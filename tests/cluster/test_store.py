@@ -154,8 +154,11 @@ def test_a_pod_with_the_same_name_replaces_the_first() -> None:
 
 def test_a_claim_of_a_hotplug_pod_is_mounted_by_the_vm_that_owns_the_pod() -> None:
     vm = virt_launcher("one", node="node-a", claims=["root"])
-    table = pod_table(vm, hotplug_pod(vm, node="node-a"))
+    foreign = hotplug_pod(vm, node="node-a")
+    foreign["metadata"]["namespace"] = "other"
+    table = pod_table(vm, hotplug_pod(vm, node="node-a"), foreign)
     assert [found.name for found in table.mounting("default", "disk1")] == ["one"]
+    assert list(table.mounting("other", "disk1")) == []
     table.remove(("default", "one"))
     assert list(table.mounting("default", "disk1")) == []
 

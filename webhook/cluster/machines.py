@@ -59,7 +59,7 @@ def machines(facts: Facts) -> list[Machine]:
     for key, pods in launchers.items():
         vm, pod = vms.get(key), _current(pods)
         if applicant := _applicant(vm, pod):
-            claims = tuple(hotplugged.get(pod.uid, ())) if pod else ()
+            claims = tuple(hotplugged.get((pod.namespace, pod.uid), ())) if pod else ()
             migrating = sum(one.alive for one in pods) > 1
             found[key] = Machine(*key, applicant, pod, claims, vm.strategy if vm else None, migrating)
     return [found[key] for key in sorted(found)]
@@ -76,12 +76,12 @@ def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
     return structs.replace(vm, claims=(*vm.claims, *pod.claims), true_annotations=true, false_annotations=false)
 
 
-def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[str, list[str]]:
-    """Return the claims that are hotplugged into each virt-launcher pod, by the UID of that pod."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[Key, list[str]]:
+    """Return the claims that are hotplugged into each virt-launcher pod, by the namespace and UID of that pod."""
+    found: defaultdict[Key, list[str]] = defaultdict(list)
     for pod in sorted(hotplug_pods, key=lambda pod: pod.key):
         for owner in pod.owners if pod.alive else ():  # a terminating hotplug pod unplugs its disk
-            found[owner].extend(pod.claims)
+            found[pod.namespace, owner].extend(pod.claims)
     return found
 
 

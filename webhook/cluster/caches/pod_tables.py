@@ -202,7 +202,7 @@ class Pods(PlacedPods):
             for claim in fact.claims:
                 yield "claim", fact.namespace, claim
             if fact.is_virt_launcher:
-                yield "uid", fact.uid
+                yield "uid", fact.namespace, fact.uid
         if fact.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
             yield "volume", fact.namespace, fact.labels.get(VOLUME_LABEL, "")
 
@@ -232,7 +232,7 @@ class Pods(PlacedPods):
         found: set[Key] = set()
         for pod in islice(self.indexed("claim", namespace, claim), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
-            owners = chain(*(self.indexed("uid", uid) for uid in pod.owners)) if pod.alive else ()
+            owners = chain(*(self.indexed("uid", namespace, uid) for uid in pod.owners)) if pod.alive else ()
             for launcher in (pod, *owners):
                 if launcher.is_virt_launcher and launcher.key not in found:
                     found.add(launcher.key)
