@@ -1,5 +1,6 @@
 """The fleet is collected from the cluster's objects, and counted from the caches in small batches."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -225,6 +226,22 @@ def test_the_pods_that_mount_a_claim_are_copied_once_for_a_count() -> None:
         assess(machine, view, SETTINGS) for view in [live.catalog()] for machine in machines(facts_of(live.store))
     ]
     assert (len(assessed), asked) == (20, dict.fromkeys(claims, 1))
+
+
+def test_a_slow_count_does_not_delay_the_probes() -> None:
+    """The probes' thread renders the metrics. Until a count ends, it reports the count before."""
+    caches, clock, ends = StillCaches(*FLEET), FakeClock(), threading.Event()
+    counter = FleetCounter(caches, SETTINGS, clock)
+    first, catalog = counter.counts(), caches.catalog
+    caches.catalog = lambda: ends.wait() and catalog()
+    clock.now += COUNT_SECONDS
+    assert counter.counts() is first
+    clock.now += COUNT_SECONDS
+    assert counter.counts() is first
+    ends.set()
+    counter._thread.join()
+    clock.now -= COUNT_SECONDS
+    assert counter.counts() is not first
 
 
 def test_a_count_is_reused_for_some_seconds() -> None:

@@ -18,6 +18,8 @@ from webhook.placement.settings import Action, Settings
 
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0
+# Seconds for which a scrape, and the probes behind it, wait for a count. Pods of a user can make it take 15 s.
+MAX_WAIT = 1.0
 # Only pods of the last hour count as undecided: older ones may have started before the chart was installed.
 UNDECIDED_SECONDS = 3600.0
 
@@ -32,25 +34,25 @@ class Counts:
 
 
 class FleetCounter:
-    """Counts the fleet on request. Thread-safe. `wall_clock` returns seconds since the epoch."""
+    """Counts the fleet on request, in a thread of its own. `wall_clock` returns seconds since the epoch."""
 
     def __init__(
         self, live: Live, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time
     ) -> None:
         self._live, self._settings, self._clock, self._wall_clock = live, settings, clock, wall_clock
-        self._lock = threading.Lock()
         self._counts: Counts | None = None
-        self._counted_at = 0.0
+        self._counted_at, self._thread = float("-inf"), threading.Thread()
 
     def counts(self) -> Counts | None:
-        """Return the counts, at most `COUNT_SECONDS` old. None before the caches are synced."""
-        with self._lock:
-            now = self._clock()
-            if self._live.synced() and (self._counts is None or now - self._counted_at >= COUNT_SECONDS):
-                self._counts, self._counted_at = self._count(), now
-            return self._counts
+        """Return the last counts, at most `COUNT_SECONDS` old unless counting is slow. None before the first."""
+        now = self._clock()
+        if self._live.synced() and not self._thread.is_alive() and now - self._counted_at >= COUNT_SECONDS:
+            self._counted_at, self._thread = now, threading.Thread(target=self._count, name="fleet", daemon=True)
+            self._thread.start()
+            self._thread.join(MAX_WAIT)
+        return self._counts
 
-    def _count(self) -> Counts:
+    def _count(self) -> None:
         _, launchers, _ = facts = self._live.query(facts_of)
         found = machines(facts)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
@@ -66,7 +68,7 @@ class FleetCounter:
             # Namespace users can create a pod that names any node: each would be a few time series.
             if status.node and catalog.node(status.node):
                 counts.by_node[status.node, status.state] += 1
-        return counts
+        self._counts = counts
 
 
 def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:

@@ -123,8 +123,7 @@ class Live:
 class _LockedCatalog:
     def __init__(self, live: Live) -> None:
         self._live = live
-        # Thousands of VMs may mount the same claims, and each query copies up to 128 pods.
-        self.mounting_pods = cache(self.__getattr__("mounting_pods"))
+        self.mounting_pods = cache(self.__getattr__("mounting_pods"))  # each claim's 128 pods once, for all its VMs
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **options: self._live.query(

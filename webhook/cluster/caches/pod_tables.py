@@ -76,11 +76,10 @@ def _scopes(pod: Pod, term: AffinityTerm) -> Iterator[tuple[str, bool]]:
     anywhere = term.namespace_selector is not None or len(term.namespaces) > MAX_NAMESPACES
     if anywhere:
         yield "", False
+    else:
+        yield from ((namespace, False) for namespace in term.namespaces if namespace != pod.namespace)
     if pod.namespace in term.namespaces or term.namespace_selector is not None:
         yield pod.namespace, True
-    for namespace in term.namespaces:
-        if namespace != pod.namespace and not anywhere:
-            yield namespace, False
 
 
 def _rarest_label(term: AffinityTerm, buckets: Buckets) -> Iterable[Label | None]:
