@@ -89,7 +89,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / "tls" / name).write_bytes(base64.b64decode(certificates.objects[SECRET_PATH]["data"][name]))
     with ApiServer() as server:
-        server.put(node(), *vm_objects("default"), *vm_objects("shop"), migration_crd())
+        server.put(node(), *vm_objects("default"), *vm_objects("shop"), virtual_machine("vm2", "shop"), migration_crd())
         for path, item in certificates.objects.items():
             kind = "MutatingWebhookConfiguration" if path.startswith(CONFIGURATIONS) else "Secret"
             server.put(item | {"kind": kind})

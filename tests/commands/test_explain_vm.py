@@ -170,14 +170,24 @@ def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: 
     assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
 
 
-def test_a_snapshot_is_searched_in_all_namespaces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pod_name", ["", "virt-launcher-vm1-abcde"], ids=["vm", "pod"])
+def test_an_object_is_found_in_any_namespace_and_several_are_listed(
+    server: ApiServer, tmp_path: Path, pod_name: str
+) -> None:
+    words = ["pod", pod_name] if pod_name else ["vm", "vm1"]
     shop = [vm(), vm_pod()]
     for item in shop:
         item["metadata"]["namespace"] = "shop"
-    file = snapshot(tmp_path, *SERVED, vm(), vm_pod(), vm("vm2"), *shop)
-    for words in (["vm/vm1"], ["pod", "virt-launcher-vm1-abcde"]):
-        lines = lines_of(run_explain(*words, "--snapshot", file))
-        assert [line for line in lines if line.startswith(("default/", "shop/"))] == ["default/vm1", "shop/vm1"]
+    server.put(*SERVED, *shop)
+    live = ["-A", "--kubeconfig", server.kubeconfig(tmp_path)]
+    for source in (live, ["--snapshot", snapshot(tmp_path, *SERVED, *shop)]):
+        assert lines_of(run_explain(*words, *source))[0] == "shop/vm1"
+    server.put(vm(), vm_pod())
+    problem = f'{words[0]} "{words[1]}" found in several namespaces; specify one: -n default, -n shop'
+    for source in (live, ["--snapshot", snapshot(tmp_path, *SERVED, *shop, vm(), vm_pod())]):
+        result = run_explain(*words, *source)
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
+    assert "specify either -A or -n, not both" in run_explain(*words, *live, "-n", "shop").stderr
 
 
 def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_path: Path) -> None:

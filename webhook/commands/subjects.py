@@ -38,23 +38,25 @@ def parse_subject(words: Iterable[str]) -> tuple[str, str] | None:
     return KINDS[parts[0].lower()], parts[1]
 
 
-def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> list[Found]:
-    """Find all objects with this kind and name: in a live cluster one, in a snapshot one of each namespace.
+def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> Found:
+    """Find the object with this kind and name. Without a namespace, search all of them.
 
-    Raises BadInput if there are none, or if the API server can't be reached.
+    Raises BadInput if there is none or more than one, or if the API server can't be reached.
     """
-    namespace = namespace or fleet.namespace or None
     if kind == "vm":
         machines = fleet.inventory.machines(fleet.webhook.predicting)
         machines = [each for each in machines if namespace in (None, each.namespace)]
         names = {each.name for each in machines}
-        found: list[Found] = [each for each in machines if each.name == name]
+        found: dict[str, Found] = {each.namespace: each for each in machines if each.name == name}
     else:
         names = {pod for each, pod in fleet.inventory.store.pods if namespace in (None, each)}
-        found = [existing_pod(fleet, pod) for pod in _pods(fleet, name, namespace)]
+        pods = _pods(fleet, name, namespace)
+        found = {text(pod, "metadata", "namespace"): existing_pod(fleet, pod) for pod in pods}
     if not found:
         raise BadInput(not_found(kind, name, namespace, names))
-    return found
+    if len(found) > 1:
+        raise BadInput(f'{kind} "{name}" found in several namespaces; specify one: -n {", -n ".join(sorted(found))}')
+    return next(iter(found.values()))
 
 
 def _pods(fleet: Fleet, name: str, namespace: str | None) -> Iterable[JsonObject]:

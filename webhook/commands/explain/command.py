@@ -12,6 +12,7 @@ from webhook.commands.explain.explanation import explain_machine, explain_pod, e
 from webhook.commands.explain.sections import Finding, Section
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import (
+    all_namespaces_option,
     as_data,
     live_options,
     namespace_option,
@@ -33,6 +34,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 @click.command(short_help="explain where a VM runs and why")
 @click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete("subject"))
+@all_namespaces_option("Find the VM or pod in any namespace. The default for a snapshot.")
 @namespace_option
 @optional_file_option
 @snapshot_option
@@ -43,8 +45,9 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
 @live_options
-def explain(
+def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     subject: tuple[str, ...],
+    all_namespaces: bool,
     namespace: str | None,
     file: Path | None,
     snapshots: tuple[Path, ...],
@@ -59,7 +62,7 @@ def explain(
     \b
     Examples:
       kubevirt-scheduler explain vm vm1 -n shop
-      kubevirt-scheduler explain vm/vm1 -o json
+      kubevirt-scheduler explain vm/vm2 -A -o json
       kubevirt-scheduler explain vm vm1 --snapshot cluster.json
       kubevirt-scheduler explain pod virt-launcher-vm1-x7k2p
       kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
@@ -68,6 +71,8 @@ def explain(
     named = parse_subject(subject)
     if (file is None) == (named is None):
         raise click.UsageError(USAGE)
+    if all_namespaces and namespace:
+        raise click.UsageError("specify either -A or -n, not both")
     fleet = read_fleet(snapshots, live)
     if named is None:
         found = list(_explained_file(Path(str(file)), fleet, namespace))
@@ -75,7 +80,8 @@ def explain(
             remedy = "to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
             raise BadInput(f"{documents.display_name(Path(str(file)))}: no Pod found; {remedy}")
     else:
-        found = [_explained(each, fleet) for each in find(fleet, *named, namespace)]
+        where = None if all_namespaces else namespace or fleet.namespace or None
+        found = [_explained(find(fleet, *named, where), fleet)]
     if output == "text":
         show_settings(fleet.webhook)
         click.echo("\n".join(map(_render, found)), nl=False)
