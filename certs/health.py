@@ -17,13 +17,15 @@ OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 class Status:
     """The content of the Secret and the published CAs. `problem` is empty without one; `next` is None if foreign.
 
-    `webhooks` maps each webhook to whether its `caBundle` trusts the serving certificate.
+    `webhooks` maps each webhook to whether its `caBundle` trusts the serving certificate. `difference` says which ones
+    don't have the CAs of the Secret, and what to do; empty without any.
     """
 
     certificates: list[tuple[str, Certificate]]
     webhooks: dict[str, bool]
     next: PlannedStep | None
     problem: str
+    difference: str
 
 
 def status(objects: CertificateObjects, now: datetime) -> Status:
@@ -44,8 +46,9 @@ def status(objects: CertificateObjects, now: datetime) -> Status:
         rows, step = _foreign_rows(leaf, bundles.decoded(data, CA)), None
         secret_problem = _invalid_problem(found, leaf, bundles.decoded(data, KEY), now)
     webhooks = {name: _trusts(one, leaf, now) for name, one in published.items()}
+    difference = _difference(published, bundles.decoded(data, CA), now, exact=isinstance(found, Bundle))
     problems = filter(None, (problem, secret_problem, _names_problem(hosts(configuration), leaf)))
-    return Status(rows, webhooks, step, "; ".join(problems))
+    return Status(rows, webhooks, step, "; ".join(problems), difference)
 
 
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
@@ -85,6 +88,15 @@ def _names_problem(webhook_hosts: set[str], leaf: bytes) -> str:
         names = {name.lower() for name in read(leaf).names}
         missing = sorted(host for host in webhook_hosts if not names & {host, f"*.{host.partition('.')[2]}"})
         return f"{CERTIFICATE}: lacks {', '.join(missing)}, the name that the API server calls" if missing else ""
+    return ""
+
+
+def _difference(published: dict[str, bytes], ca_bundle: bytes, now: datetime, *, exact: bool) -> str:
+    """Compare each caBundle with the Secret. Unless `exact`, more CAs are fine: cert-manager's injector keeps them."""
+    expected, cas = set(valid_cas(ca_bundle, now)), {name: set(valid_cas(one, now)) for name, one in published.items()}
+    if names := [name for name, found in cas.items() if not expected <= found or (exact and found != expected)]:
+        advice = "if this lasts for minutes, check /readyz?verbose of each replica, or the injector's log"
+        return f"the caBundle of {', '.join(names)} differs from {CA} in the Secret; {advice}"
     return ""
 
 

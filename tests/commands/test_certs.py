@@ -176,6 +176,30 @@ def test_the_exit_status_of_status_reports_problems(api, invoke, new_replica, ch
         assert bool(result.stdout) is (code < 2)
 
 
+@pytest.mark.parametrize(
+    ("self_managed", "stored", "published", "differs"),
+    [(True, "a", "ab", True), (False, "a", "ab", False), (False, "ab", "a", True), (False, "ab", "ba", False)],
+    ids=["one CA too many", "an injector keeps an old CA", "a CA is not published", "another order"],
+)
+def test_status_names_the_webhooks_whose_ca_bundle_differs_from_the_secret(  # noqa: PLR0917 (columns of the table)
+    api, invoke, self_managed, stored, published, differs
+):
+    now = datetime.now(UTC)
+    cas = {name: issue_ca(now) for name in "ab"}
+    pem = {name: ca.certificate for name, ca in cas.items()}
+    leaf = issue_leaf(cas["a"], NAMES, now)
+    if self_managed:
+        api.put(SECRET_PATH, bundles.written(bundles.Bundle(cas["a"], leaf), api.secret))
+    else:
+        put_foreign_secret(api, ca=Issued(b"".join(map(pem.get, stored)), cas["a"].key), leaf=leaf)
+    api.publish(b"".join(map(pem.get, published)))
+    result = invoke("status")
+    webhooks = "vms.kubevirt-scheduler, share-managers.kubevirt-scheduler"
+    problem = f"Problem: the caBundle of {webhooks} differs from ca.crt in the Secret; "
+    assert (result.exit_code, problem in result.stdout) == (int(differs), differs)
+    assert bool(json.loads(invoke("status", "-o", "json").stdout)["difference"]) is differs
+
+
 def test_status_shows_a_foreign_secret_without_a_next_step(api, invoke):
     now = datetime.now(UTC)
     ca = issue_ca(now)

@@ -92,7 +92,7 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
         click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
     else:
         click.echo(_render_status(secret, report, now), nl=False)
-    if report.problem or not all(report.webhooks.values()):
+    if report.problem or report.difference or not all(report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
 
@@ -185,6 +185,7 @@ def _status_as_json(secret: Key, report: health.Status, now: datetime) -> dict[s
     return {
         "secret": "/".join(secret),
         "problem": report.problem,
+        "difference": report.difference,
         "certificates": [
             {
                 "what": what,
@@ -216,6 +217,6 @@ def _render_status(secret: Key, report: health.Status, now: datetime) -> str:
     ]
     if report.next:
         parts.append(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}\n")
-    if report.problem:
-        parts.append(click.style(f"Problem: {printable(report.problem)}\n", fg="red"))
+    problems = filter(None, (report.problem, report.difference))
+    parts += [click.style(f"Problem: {printable(each)}\n", fg="red") for each in problems]
     return "\n".join(filter(None, parts))
