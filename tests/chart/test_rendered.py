@@ -24,6 +24,7 @@ from tests.support.helm_chart import (
 from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
 from webhook.commands.doctor.command import doctor
+from webhook.commands.doctor.installed_webhook import CLUSTER_SCOPED, NAMESPACED
 from webhook.commands.serve import serve
 from webhook.placement.reasons import Mode
 from webhook.placement.settings import Action, LogLevel, MigrationTargets, OptIn, Settings, read_settings
@@ -71,6 +72,16 @@ def test_the_chart_and_the_program_have_the_same_defaults() -> None:
     # The program alone runs one replica, the chart two, behind a Service with session affinity.
     chart = Settings(replicas=2, session_affinity=True)
     assert read_settings(env_values(container(find_one(render(), "Deployment")))) == chart
+
+
+def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for each in render():
+        if "helm.sh/hook" not in each["metadata"].get("annotations", {}):
+            plural = re.sub("y$", "ie", each["kind"].lower()) + "s"
+            group = each["apiVersion"].rpartition("/")[0]
+            found["namespace" in each["metadata"]].add(f"{plural}.{group}".rstrip("."))
+    assert found == {True: set(NAMESPACED), False: set(CLUSTER_SCOPED)}
 
 
 def test_each_setting_reaches_the_program() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from certs.authority import issue_ca
 from certs.controller import CertificateController
 from tests.support.builders import (
     OPT_IN,
@@ -157,7 +159,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 12
+    assert [line[0] for line in lines] == ["✓"] * 13
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.count("list", "virtualmachines") == 1
 
@@ -200,6 +202,13 @@ def configure(**fields: Any) -> Change:
 def distrust(cluster: Cluster) -> None:
     for webhook in cluster.configuration["webhooks"]:
         webhook["clientConfig"] |= {"caBundle": ""}
+    cluster.server.put(cluster.configuration)
+
+
+def publish_another_ca(cluster: Cluster) -> None:
+    for webhook in cluster.configuration["webhooks"]:
+        own = b64decode(webhook["clientConfig"]["caBundle"])
+        webhook["clientConfig"]["caBundle"] = b64encode(own + issue_ca(datetime.now(UTC)).certificate).decode()
     cluster.server.put(cluster.configuration)
 
 
@@ -270,6 +279,10 @@ BEFORE_CASES: dict[str, Case] = {
     ),
     "no cache": ("loopback-nfs", "ok", "no VM writes to an NFS volume", put(cached_vm(cache="none"))),
     "claims of other kinds": ("claims", "warning", "none (Block: 1)", put(*OTHER_CLAIMS)),
+    "no right to install": (
+        "rights", "failure", f"in namespace {NAME}: create clusterroles, create leases",
+        forbid(("create", "leases"), ("create", "clusterroles")),
+    ),
 }  # fmt: skip
 AFTER_CASES: dict[str, Case] = {
     "not installed": (CONFIGURATION, "failure", "not found", lambda it: it.server.delete(it.configuration)),
@@ -298,6 +311,7 @@ AFTER_CASES: dict[str, Case] = {
         script("get", "pods", refusal(503, "no route"), readyz()),
     ),
     "empty caBundle": ("certificates", "failure", f"{VM_WEBHOOK}, share-managers.{NAME} does not trust", distrust),
+    "another CA is published": ("certificates", "warning ok", "differs from ca.crt in the Secret", publish_another_ca),
     "no Secret": (
         "certificates", "failure", f"Secret {NAME}/{NAME}-tls not found", remove(named("Secret", f"{NAME}-tls", NAME))
     ),
@@ -377,17 +391,35 @@ def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
     assert findings(run("-o", "json"), "selection")[0] == ("failure", f"{unselected}3 ({names})")
 
 
-def test_tainted_nodes_and_pods_without_a_scheduler_are_reported(run: RunDoctor, cluster: Cluster) -> None:
+def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster) -> None:
     taint = {"key": "a", "effect": "PreferNoSchedule"}
     cluster.server.put(*(node(f"node-{letter}", taints=[taint]) for letter in "bcdef"), node("node-g"))
-    cluster.server.put(
-        pinned_vm_pod("other", vm="other", unschedulable=False, schedulerName=NAME, phase="Pending"),
-        pinned_vm_pod("new", vm="new", unschedulable=False, created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"),
-    )
+    cluster.server.put(*(node(name, allocatable={"pods": "10"}) for name in ("node-x", "node-y")))
+    for name, number in {"node-a": 90, "node-x": 9, "node-y": 10}.items():
+        cluster.server.put(*(pod(f"{name}-{index}", node=name) for index in range(number)))
     assert findings(run("-o", "json"), "nodes") == [
-        ("warning", "nodes with a PreferNoSchedule taint: 5 of 7 (node-b, node-c, node-d, node-e, node-f)"),
-        ("warning", f"VM pods that no scheduler has evaluated: 1 (default/other: {NAME})"),
+        ("warning", "nodes with a PreferNoSchedule taint: 5 of 9 (node-b, node-c, node-d, node-e, node-f)"),
+        ("warning", "nodes with over 90% of their allocatable pods: 1 (node-y: 100%)"),
     ]
+
+
+def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
+    run: RunDoctor, cluster: Cluster, tmp_path: Path
+) -> None:
+    names = [f"vm{number}" for number in range(1, 7)]
+    other = pinned_vm_pod("other", vm="other", unschedulable=False, schedulerName=NAME)
+    cluster.server.put(node(unschedulable=True), *map(virtual_machine, names), *map(vmi, names), vmi("other"), other)
+    cluster.server.put(*(pinned_vm_pod(name, vm=name) for name in names))
+    result = run("-o", "json")
+    reasons = {"other": Reason.NOT_SCHEDULED} | dict.fromkeys(names[:4], Reason.NODE_CORDONED)
+    waiting = [f"VM default/{name} waits: {reason}" for name, reason in reasons.items()]
+    assert findings(result, "waiting") == [("warning", words) for words in (*waiting, "2 more VMs wait")]
+    kubeconfig = cluster.server.kubeconfig(tmp_path)
+    report = CliRunner().invoke(commands, ["report", "-A", "-o", "json", "--kubeconfig", kubeconfig])
+    known = {(each["namespace"], each["name"]): each["advice"] for each in json.loads(report.stdout)["vms"]}
+    advice = [each["advice"] for each in json.loads(result.stdout)["checks"] if each["check"] == "waiting"]
+    assert advice[1:5] == [known["default", name] for name in names[:4]]
+    assert f"it names {NAME}. " in advice[0]
 
 
 def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Cluster) -> None:
@@ -408,7 +440,7 @@ def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_l
 ) -> None:
     cluster.server.put(deployment(version="9.9.9"))
     report = json.loads(run("-o", "json").stdout)
-    assert report["summary"] == {"ok": 12, "warning": 1, "failure": 0, "unknown": 0}
+    assert report["summary"] == {"ok": 13, "warning": 1, "failure": 0, "unknown": 0}
     assert report["checks"][0]["docs"] == "docs/reference/doctor.md#replicas"
     monkeypatch.setenv("FORCE_COLOR", "1")
     lines = run().stdout.splitlines()

@@ -46,11 +46,9 @@ def test_the_versions_of_longhorn_that_delete_pods_are_those_of_doctor() -> None
     assert versions[-1] == "{}.{} or newer".format(*DELETES_PODS_FROM)
 
 
-def test_each_known_bug_of_doctor_has_its_issue_and_its_row_in_the_reference() -> None:
-    documented = [(cells[0], cells[2]) for cells in rows(DOCS / "reference/doctor.md", "symptom")]
-    for bug, (symptom, cure) in zip(BUGS, documented, strict=True):
+def test_each_known_bug_of_doctor_has_its_issue_and_the_reference_names_the_version_without_any() -> None:
+    for bug in BUGS:
         assert bug.first < bug.fixed
-        assert (symptom.split()[-1] in bug.symptom, cure.split()[0]) == (True, ".".join(map(str, bug.fixed)))
-        issues = [source for source in bug.sources if re.fullmatch(rf"{LONGHORN}/\d+", source)]
-        assert issues, bug
-        assert re.findall(r"\]\((.*?)\)", cure) == issues
+        assert re.fullmatch(rf"{LONGHORN}/\d+", bug.sources[0]), bug
+    newest = ".".join(map(str, max(bug.fixed for bug in BUGS)))
+    assert f"Longhorn {newest} has none of them." in (DOCS / "reference/doctor.md").read_text()

@@ -254,7 +254,7 @@ class ApiServer:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
-        elif request.plural == "subjectaccessreviews":
+        elif request.plural in {"subjectaccessreviews", "selfsubjectaccessreviews"}:
             asked = request.body["spec"]["resourceAttributes"]
             allowed = (asked["verb"], asked["resource"]) not in self.forbidden
             connection.answer(201, request.body | {"status": {"allowed": allowed}})

@@ -33,6 +33,7 @@ BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
     "known-bugs": products.known_bugs,
     "claims": products.claims,
     "loopback-nfs": products.loopback_nfs,
+    "rights": installed_webhook.rights_to_install,
 }
 AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "replicas": installed_webhook.replicas,
@@ -45,6 +46,7 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "other-webhooks": webhook_calls.other_webhooks,
     "rights": installed_webhook.rights,
     "nodes": products.nodes,
+    "waiting": products.waiting,
     "known-bugs": lambda inspection, _: products.known_bugs(inspection),
     "loopback-nfs": products.loopback_nfs,
 }
@@ -62,10 +64,9 @@ CONFIGURATION = "configuration"
 @click.option(
     "-n",
     "--namespace",
-    default="default",
-    show_default=True,
+    show_default="default; with --pre, kubevirt-scheduler",
     metavar="NAME",
-    help="The namespace in which to create a VM's pod as a dry run.",
+    help="The namespace in which to create a VM's pod as a dry run; with --pre, that of the release.",
 )
 @click.option(
     "--webhook-configuration",
@@ -80,7 +81,7 @@ CONFIGURATION = "configuration"
 def doctor(
     pre: bool,
     calls: float | None,
-    namespace: str,
+    namespace: str | None,
     configuration: str,
     output: str,
     **live: str | None,
@@ -103,6 +104,7 @@ def doctor(
       kubevirt-scheduler doctor -n shop -o json
       kubevirt-scheduler doctor --calls 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    namespace = namespace or (NAME if pre else "default")
     inspection = Inspection(connect(**live), read_settings(os.environ), configuration, namespace)
     if calls is not None:
         findings = [("calls", webhook_calls.own_calls(inspection, calls))]

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 
 from webhook.cluster.kind import Kind
+from webhook.cluster.machines import Inventory
 from webhook.placement.objects.facts import Fact
 from webhook.placement.settings import Settings
 from webhook.reading.api import NOT_FOUND, Reader, answered, list_raw
+from webhook.reading.installation import Installation
+from webhook.reading.listing import read_inventory
 
 
 class Level(StrEnum):
@@ -43,16 +46,22 @@ def listed(names: list[str]) -> str:
 class Inspection(Reader):
     """The cluster to check.
 
-    `configuration` is the name of the MutatingWebhookConfiguration. `vm_namespace` is where a VM's pod is created as a
-    dry run. Each method raises Denied, or BadInput if the API server can't be reached.
+    `configuration` is the name of the MutatingWebhookConfiguration. `namespace` is where a VM's pod is created as a dry
+    run, or where you will install the chart. Each method raises Denied, or BadInput if the API server can't be reached.
     """
 
     settings: Settings
     configuration: str
-    vm_namespace: str
+    namespace: str
 
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
         with answered():
             found = list_raw(self.cluster, kind.path, (NOT_FOUND,), **kind.query)
         return (fact for _, fact in kind.read_all(found, lambda *_: None) if fact is not None)
+
+
+@cache
+def inventory(inspection: Inspection, found: Installation) -> Inventory:
+    """Read what `report` reads."""
+    return read_inventory(inspection.cluster, found.settings)

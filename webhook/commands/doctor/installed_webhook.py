@@ -1,6 +1,6 @@
-"""The checks of the installed webhook: its replicas, caches, certificates and rights."""
+"""The checks of the installed webhook: its replicas, caches, certificates and rights, and of your right to install."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from certs.cluster import CertificateObjects
@@ -18,7 +18,12 @@ from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
 EXPIRES_SOON = timedelta(days=7)
-ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+# What the chart creates with its default values.
+CLUSTER_SCOPED = """mutatingwebhookconfigurations.admissionregistration.k8s.io
+validatingadmissionpolicies.admissionregistration.k8s.io validatingadmissionpolicybindings.admissionregistration.k8s.io
+clusterroles.rbac.authorization.k8s.io clusterrolebindings.rbac.authorization.k8s.io""".split()
+NAMESPACED = """secrets serviceaccounts services deployments.apps leases.coordination.k8s.io poddisruptionbudgets.policy
+roles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io""".split()
 
 
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
@@ -98,6 +103,8 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
     distrusting = [name for name, trusts in report.webhooks.items() if not trusts]
     if distrusting:
         yield failure(f"the caBundle of {listed(distrusting)} does not trust the serving certificate", advice)
+    elif report.difference:
+        yield warning(report.difference, advice)
     ends = {what: certificate.not_after for what, certificate in report.certificates}
     for what, end in ends.items():
         if end - now < EXPIRES_SOON:
@@ -111,18 +118,36 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
     account = text(found.deployment, "spec", "template", "spec", "serviceAccountName") or "default"
     user = f"system:serviceaccount:{found.namespace}:{account}"
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{found.namespace}", "system:authenticated"]
-    missing = []
-    for right in _needed_rights(inspection, found):
-        spec = {"resourceAttributes": right, "user": user, "groups": groups}
-        with answered():
-            review = inspection.cluster.send("POST", ACCESS_REVIEWS, {"spec": spec}, REQUEST_TIMEOUT)
-        if mapping(review, "status").get("allowed") is not True:
-            missing.append(f"{right['verb']} {right['resource']}")
-    if missing:
+    needed = _needed_rights(inspection, found)
+    if missing := list(_missing(inspection, "subjectaccessreviews", needed, user=user, groups=groups)):
         advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
         yield failure(f"{user} lacks rights: {', '.join(missing)}", advice)
     else:
         yield ok(f"{user} has the rights that the webhook needs")
+
+
+def rights_to_install(inspection: Inspection) -> Iterator[Result]:
+    """Ask the API server whether the user may create what the chart creates."""
+    namespace = inspection.namespace
+    needed = (
+        {"verb": "create", "resource": plural, "group": group, "namespace": where}
+        for names, where in ((CLUSTER_SCOPED, ""), (NAMESPACED, namespace))
+        for plural, _, group in (name.partition(".") for name in names)
+    )
+    if missing := list(_missing(inspection, "selfsubjectaccessreviews", needed)):
+        advice = "Install the chart as a user with these rights, or in another namespace: -n NAME"
+        yield failure(f"you lack rights to install the chart in namespace {namespace}: {', '.join(missing)}", advice)
+    else:
+        yield ok(f"you have the rights to install the chart in namespace {namespace}")
+
+
+def _missing(inspection: Inspection, reviews: str, needed: Iterable[JsonObject], **subject: object) -> Iterator[str]:
+    for right in needed:
+        path, spec = f"/apis/authorization.k8s.io/v1/{reviews}", subject | {"resourceAttributes": right}
+        with answered():
+            review = inspection.cluster.send("POST", path, {"spec": spec}, REQUEST_TIMEOUT)
+        if mapping(review, "status").get("allowed") is not True:
+            yield f"{right['verb']} {right['resource']}"
 
 
 def _needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:

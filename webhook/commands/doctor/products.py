@@ -1,27 +1,25 @@
-"""The checks of KubeVirt, of Longhorn and its known bugs, of the claims that a share-manager serves, and of nodes."""
+"""The checks of KubeVirt, of Longhorn and its known bugs, of claims, nodes, and VMs that wait."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 
 from webhook.cluster.caches.store import Store
-from webhook.cluster.kinds import CLAIMS, KUBEVIRT_API, NODES, PODS, VMIS, VOLUMES
-from webhook.cluster.machines import seconds_since_creation
-from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
+from webhook.cluster.kinds import CLAIMS, KUBEVIRT_API, NODES, VMIS, VOLUMES
+from webhook.cluster.machines import node_loads
+from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.webhook_calls import opted_in_vms
+from webhook.fleet import wording
+from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, cached_claims
-from webhook.fleet.release import why_not_scheduled
+from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Claim, Key
-from webhook.placement.objects.fields import mapping, mappings, text, version_numbers
-from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, vmi_name
-from webhook.placement.reasons import Reason
-from webhook.placement.wording import ADVICE
+from webhook.placement.objects.fields import mapping, text, version_numbers
 from webhook.reading.installation import Installation
 
-LAUNCHERS = f"{APP_LABEL}={VIRT_LAUNCHER}"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
+CROWDED = 0.9  # of a node's allocatable pods: share-managers request nothing else
 # Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
 # (docs/reference/versions.md): from the first one up to, but without the second.
 KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
@@ -185,32 +183,34 @@ def _cached_vms(inspection: Inspection) -> list[Key]:
     )
 
 
-def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
-    """Check the nodes' taints, and the Pending pods of VMs."""
-    found = inspection.items(NODES.path)
-    tainted = [
-        text(node, "metadata", "name")
-        for node in found
-        if any(taint.get("effect") == PREFER_NO_SCHEDULE for taint in mappings(node, "spec", "taints"))
-    ]
-    if tainted:
+def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check the nodes' taints, and how many more pods they can run."""
+    store = inventory(inspection, found).store
+    taints = [(node.name, taint.get("effect")) for node in store.nodes.values() for taint in node.taints]
+    if tainted := sorted({name for name, effect in taints if effect == PREFER_NO_SCHEDULE}):
         yield warning(
-            f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(found)} ({listed(tainted)})",
+            f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(store.nodes)} ({listed(tainted)})",
             "The scheduler may place share-manager pods elsewhere: remove the taint from nodes that run VMs.",
         )
     else:
         yield ok(f"no node has a {PREFER_NO_SCHEDULE} taint, which would outweigh the steering of share-manager pods")
-    if not_scheduled := list(_not_scheduled(inspection)):
+    shares = {load.name: load.requested.get("pods", 0) for load in node_loads(store, found.settings)}
+    if crowded := [f"{name}: {share:.0%}" for name, share in shares.items() if share > CROWDED]:
         yield warning(
-            f"VM pods that no scheduler has evaluated: {len(not_scheduled)} ({listed(not_scheduled)})",
-            ADVICE[Reason.NOT_SCHEDULED],
+            f"nodes with over {CROWDED:.0%} of their allocatable pods: {len(crowded)} ({listed(crowded)})",
+            "The webhook pins no VM to a full node. Move pods to other nodes, or raise the kubelet's maxPods.",
         )
 
 
-def _not_scheduled(inspection: Inspection) -> Iterator[str]:
-    """Yield the VMs whose pods no scheduler has evaluated, each with the name of its scheduler."""
-    now = datetime.now(UTC)
-    for pod in inspection.items(PODS.path, labelSelector=LAUNCHERS, fieldSelector="status.phase=Pending"):
-        if why_not_scheduled(pod, seconds_since_creation(pod, now)):
-            namespace, scheduler = text(pod, "metadata", "namespace"), text(pod, "spec", "schedulerName")
-            yield f"{namespace}/{vmi_name(pod)}: {scheduler}"
+def waiting(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
+    read, settings = inventory(inspection, found), found.webhook.predicting
+    assessed = (assess(machine, read.store, settings) for machine in read.machines(settings))
+    stuck = [each for each in assessed if each.state is State.WAITING and each.detail]
+    for each in stuck[:5]:
+        advice = wording.advice(each, plan_move(each, Surroundings(settings), read.store))
+        yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", advice)
+    if len(stuck) > 5:
+        yield warning(f"{len(stuck) - 5} more VMs wait", "To list them: kubevirt-scheduler report -A")
+    if not stuck:
+        yield ok("no VM waits because of its pin or its scheduler")

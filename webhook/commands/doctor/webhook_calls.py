@@ -1,24 +1,12 @@
 """The checks of whether the API server calls the webhook for the pods of the opted-in VMs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from certs import CONFIGURATIONS
-from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
-from webhook.cluster.kind import Kind
-from webhook.cluster.kinds import (
-    CLAIMS,
-    KUBEVIRT_API,
-    NAMESPACES,
-    PODS,
-    STORAGE_CLASSES,
-    VIRTUAL_MACHINES,
-    VM_POD_SELECTOR,
-    VMIS,
-)
-from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
+from webhook.cluster.kinds import KUBEVIRT_API
+from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.facts import VirtualMachine
@@ -27,7 +15,7 @@ from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy
-from webhook.placement.settings import Action, OptIn
+from webhook.placement.settings import Action
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import Installation
 
@@ -72,7 +60,7 @@ def _admits(found: Installation, account: str) -> bool:
 
 def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
-    namespace, account = inspection.vm_namespace, found.settings.kubevirt_accounts[0]
+    namespace, account = inspection.namespace, found.settings.kubevirt_accounts[0]
     try:
         decision, problem = attempt(
             inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
@@ -91,11 +79,11 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
 def own_calls(inspection: Inspection, seconds: float) -> Result:
     """Check the same with the user's own account, and wait for a call. Raises BadInput if the pod is rejected."""
     key = inspection.settings.opt_in_annotations[0]
-    return _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.vm_namespace, key), seconds))
+    return _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.namespace, key), seconds))
 
 
 def _called(inspection: Inspection, decision: str, problem: str) -> Result:
-    namespace = inspection.vm_namespace
+    namespace = inspection.namespace
     if decision:
         return ok(f"the API server calls the webhook for VMs in namespace {namespace}")
     return failure(f"namespace {namespace}: {problem}", f"{_ADVICE}{inspection.configuration} -o yaml")
@@ -103,10 +91,7 @@ def _called(inspection: Inspection, decision: str, problem: str) -> Result:
 
 def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
-    namespaces = {
-        text(item, "metadata", "name"): mapping(item, "metadata", "labels")
-        for item in inspection.items(NAMESPACES.path)
-    }
+    namespaces = {each.name: each.labels for each in inventory(inspection, found).store.namespaces.values()}
     webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
     selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
     opted_in = opted_in_vms(inspection, found)
@@ -126,20 +111,11 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
 
 
-@cache
 def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMachine]:
     """List the VMs that an annotation, a namespace or a StorageClass opts in."""
-    settings = found.settings
-    store = _store(inspection, found, VIRTUAL_MACHINES)
+    store = inventory(inspection, found).store
     vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
-    return [vm for vm in vms if opted_in_by(vm, store, settings) is not OptedInBy.NOTHING]
-
-
-def _store(inspection: Inspection, found: Installation, *kinds: Kind) -> Store:
-    """Read the objects of these kinds, and what else decides whether a VM is opted in."""
-    by_namespace = found.settings.opt_in is OptIn.NAMESPACE
-    sources = (CLAIMS, NAMESPACES, STORAGE_CLASSES) if by_namespace else ()
-    return Store(fact for kind in (*kinds, *sources) for fact in inspection.facts(kind))
+    return [vm for vm in vms if opted_in_by(vm, store, found.settings) is not OptedInBy.NOTHING]
 
 
 def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
@@ -165,8 +141,7 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
-    pods_of_vms = replace(PODS, query=PODS.query | {"labelSelector": VM_POD_SELECTOR})
-    store = _store(inspection, found, pods_of_vms, VMIS)
+    store = inventory(inspection, found).store
     launchers = store.pods.of_app(VIRT_LAUNCHER)
     pods = [pod for pod in launchers if pod.created >= installed and is_undecided(pod, store, settings)]
     names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
