@@ -17,6 +17,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import RBAC, REGISTRATIONS
 from webhook.cli import commands
+from webhook.commands.doctor.installed_webhook import CLUSTER_SCOPED, NAMESPACED
 
 pytestmark = pytest.mark.controlplane
 
@@ -124,3 +125,6 @@ def test_a_user_with_few_rights_learns_what_was_not_checked(installed: Replicas,
     level, finding = found["configuration"][0]
     assert level == "unknown"
     assert finding.startswith("not checked: the API server responded with 403: mutatingwebhookconfigurations")
+    code, found = run_doctor(kubeconfig, "--pre")
+    ((level, finding),) = found["rights"]
+    assert (code, level, finding.count("create ")) == (1, "failure", len(CLUSTER_SCOPED) + len(NAMESPACED))
