@@ -234,7 +234,7 @@ class ClusterClient:
 
 
 # What the library raises for an unusable kubeconfig, besides its own errors and those of YAML.
-_FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError)
+_FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def _contexts(files: str | None) -> tuple[dict[str, str], str]:
