@@ -25,11 +25,10 @@ from webhook.commands.suggestions import complete, not_found
 from webhook.commands.tables import render_table
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
-from webhook.reading.api import answered, list_objects
+from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
 
-WRITE_TIMEOUT = 15.0  # seconds
 FIELD_MANAGER = "kubevirt-scheduler"
 EXIT_INCOMPLETE = 1
 HEADS, KEYS = ("NAMESPACE", "VM", "RESULT", "DETAIL"), ("namespace", "name", "result", "detail")
@@ -159,7 +158,7 @@ def _apply(
     path = f"{VIRTUAL_MACHINES.object_path(key)}?fieldManager={FIELD_MANAGER}"
     try:
         body = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
-        cluster.send("PATCH", path, body, WRITE_TIMEOUT)
+        cluster.send("PATCH", path, body, REQUEST_TIMEOUT)
     except ClusterError as error:
         return *key, FAILED, str(error)
     return *key, CHANGED, detail

@@ -91,7 +91,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
 
     Without --yes, the command changes nothing and prints the plan: an action and a reason for each VM. Ctrl-C stops the
-    command after the running migrations have finished. A second Ctrl-C stops it immediately and leaves them running.
+    command after the running migrations have finished. A second Ctrl-C waits only for the current request.
 
     The exit status is 1 if a migration failed or the run was interrupted, and 2 if the cluster can't be read.
 

@@ -9,7 +9,7 @@ from webhook.fleet.run import Limits, Migration
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
-from webhook.reading.api import list_objects
+from webhook.reading.api import REQUEST_TIMEOUT, list_objects
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -23,7 +23,6 @@ BLOCKING = {
     "migrationBlockedByUtilityVolumes": "utility volumes are attached to the VM",
 }
 UNSCHEDULABLE = "migrationTargetPodUnschedulable"  # the reason of an event about a migration
-WRITE_TIMEOUT = 15.0  # seconds
 
 
 def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
@@ -56,7 +55,7 @@ def list_migrations(cluster: ClusterClient) -> list[Migration]:
 
 def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
     """Read a migration; None if it doesn't exist. Raises ClusterError."""
-    item = cluster.get(f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}")
+    item = cluster.get(f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}", REQUEST_TIMEOUT)
     return None if item is None else _migration(item)
 
 
@@ -83,7 +82,7 @@ def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:
     spec = {"vmiName": move.name, "addedNodeSelector": {HOSTNAME: move.hostname}}
     body = {"apiVersion": "kubevirt.io/v1", "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        cluster.send("POST", f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}", body, WRITE_TIMEOUT)
+        cluster.send("POST", f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}", body, REQUEST_TIMEOUT)
     except ClusterError as error:
         if error.code != 409:  # 409: an earlier request that got no answer has created it
             raise
@@ -94,7 +93,7 @@ def delete_migration(cluster: ClusterClient, migration: Migration) -> bool:
     precondition = {"preconditions": {"resourceVersion": migration.version}}
     try:
         path = f"{KUBEVIRT_API}/namespaces/{migration.namespace}/{PLURAL}/{migration.name}"
-        cluster.send("DELETE", path, precondition, WRITE_TIMEOUT)
+        cluster.send("DELETE", path, precondition, REQUEST_TIMEOUT)
     except ClusterError as error:
         if error.code not in (404, 409):  # 404: it is gone; 409: it has changed
             raise

@@ -23,6 +23,7 @@ from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable, text
 from webhook.placement.settings import Settings
+from webhook.reading.api import REQUEST_TIMEOUT
 from webhook.reading.documents import BadInput
 from webhook.reading.listing import read_inventory
 
@@ -146,7 +147,9 @@ class MigrationRun:
                 self._report.note(f"A request failed, retrying: {error}")
             if self._presses.count and not self._run.stopped:
                 self._change(runs.stopped(self._run, INTERRUPTED))
-                self._report.note("Interrupted: waiting for running migrations. To exit now, press Ctrl-C again.")
+                self._report.note(
+                    "Interrupted: waiting for running migrations. To leave them running, press Ctrl-C again."
+                )
             if self._presses.count > 1:
                 break
             if not self._is_over():
@@ -195,7 +198,7 @@ class MigrationRun:
     def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
         keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
-        vmis = {key: vmi for key in keys if (vmi := self._cluster.get(VMIS.object_path(key)))}
+        vmis = {key: vmi for key in keys if (vmi := self._cluster.get(VMIS.object_path(key), REQUEST_TIMEOUT))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
         known = [self._completed(each) for each in found if each.unfinished or each.key in current]
         return View(self._clock(), tuple(known), vmis)
@@ -214,7 +217,7 @@ class MigrationRun:
         """Return the node of a migration's VMI. Only a new migration of another client costs a request."""
         key = migration.key
         if key not in self._sources:
-            vmi = self._cluster.get(VMIS.object_path((migration.namespace, migration.vmi)))
+            vmi = self._cluster.get(VMIS.object_path((migration.namespace, migration.vmi)), REQUEST_TIMEOUT)
             self._sources[key] = text(vmi, "status", "nodeName")
         return self._sources[key]
 
