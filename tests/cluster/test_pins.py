@@ -155,6 +155,18 @@ def test_made_up_pods_in_a_row_count_only_once(replica: Replica, lives: float) -
     assert replica.cpus() == 4
 
 
+def test_pins_of_pods_that_are_gone_take_no_memory_in_a_replica_that_gets_no_reviews(replica: Replica) -> None:
+    """With session affinity, one replica gets all reviews. The others would remember each VM that ever started."""
+    for number in range(50):
+        replica.show(vmi(f"vm{number}"), pin(f"vm{number}"))
+        replica.delete(pin(f"vm{number}"))
+        replica.delete(vmi(f"vm{number}"))
+    replica.clock.now += MAX_AGE
+    pins = replica.store.pins
+    assert list(pins.unbound()) == []
+    assert [len(kept) for kept in (pins._seen, pins._changed, *pins._expiring.values())] == [0, 0, 0, 0]
+
+
 def test_the_namespaces_of_made_up_pods_are_forgotten_over_the_limit(replica: Replica) -> None:
     for number in range(MAX_UNTRUSTED + 1):
         fake = read_pod(pin("fake", namespace=f"tenant-{number}"))

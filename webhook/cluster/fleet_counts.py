@@ -54,7 +54,6 @@ class FleetCounter:
 
     def _count(self) -> None:
         _, launchers, _ = facts = self._live.query(facts_of)
-        found = machines(facts)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
         recent = [pod for pod in launchers if pod.undecided and pod.created >= since]
@@ -62,7 +61,7 @@ class FleetCounter:
         ask = partial(is_undecided, settings=self._settings)
         enabled = self._settings.action is not Action.OBSERVE
         counts = Counts(undecided=sum(self._live.query(partial(ask, pod)) for pod in recent if enabled))
-        for machine in found:
+        for machine in machines(facts):
             status = assess(machine, catalog, self._settings)
             counts.vms[status.state, status.opted_in] += 1
             # Namespace users can create a pod that names any node: each would be a few time series.

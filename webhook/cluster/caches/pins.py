@@ -129,6 +129,7 @@ class Pins:
 
     def unbound(self) -> Iterator[Pod]:
         """Yield the pinned pods of known VMIs, one of each VMI: one for which the scheduler found no node, if any."""
+        self.counting()  # otherwise, changes pile up in a replica that gets no reviews
         for vmi, pods in self._by_vmi.items():
             pinned = [pod for pod in islice(pods.values(), MAX_PODS) if pod.pin and not pod.prefers]
             stuck = [pod for pod in pinned if pod.pin and pod.pin.unschedulable_since]
