@@ -19,11 +19,8 @@ from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
-    APP_LABEL,
-    HOTPLUG_POD,
     PROVISIONING_ANNOTATION,
     STATE_CLAIM_LABEL,
-    VIRT_LAUNCHER,
     controller_of,
     is_migration_target,
     is_virt_launcher,
@@ -47,7 +44,6 @@ from webhook.placement.settings import OPT_IN_KEY, OptIn
 
 KUBEVIRT, LONGHORN, STORAGE = "kubevirt.io/v1", "longhorn.io/v1beta2", "storage.k8s.io/v1"
 KUBEVIRT_API = f"/apis/{KUBEVIRT}"
-VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 OWNED = {"labels": Any, "annotations": Any, "ownerReferences": list_of("apiVersion kind name uid controller")}
 _LABELED = metadata_of("labels")

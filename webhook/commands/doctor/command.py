@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -132,6 +133,7 @@ def _check_after(inspection: Inspection) -> Iterator[Finding]:
         advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
         yield CONFIGURATION, failure(finding, advice)
         return
+    inspection = replace(inspection, settings=found.settings)
     for name, check in AFTER.items():
         yield from _results(name, partial(check, inspection, found))
 

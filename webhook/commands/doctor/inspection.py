@@ -1,16 +1,12 @@
 """The cluster as the checks read it, and the result of a check: its level, the finding, and the advice."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 
-from webhook.cluster.kind import Kind
 from webhook.cluster.machines import Inventory
-from webhook.placement.objects.facts import Fact
 from webhook.placement.settings import Settings
-from webhook.reading.api import NOT_FOUND, Reader, answered, list_raw
-from webhook.reading.installation import Installation
+from webhook.reading.api import Reader
 from webhook.reading.listing import read_inventory
 
 
@@ -54,14 +50,8 @@ class Inspection(Reader):
     configuration: str
     namespace: str
 
-    def facts(self, kind: Kind) -> Iterator[Fact]:
-        """List the facts about the objects of a kind, without those that can't be read."""
-        with answered():
-            found = list_raw(self.cluster, kind.path, (NOT_FOUND,), **kind.query)
-        return (fact for _, fact in kind.read_all(found, lambda *_: None) if fact is not None)
-
 
 @cache
-def inventory(inspection: Inspection, found: Installation) -> Inventory:
+def inventory(inspection: Inspection) -> Inventory:
     """Read what `report` reads."""
-    return read_inventory(inspection.cluster, found.settings)
+    return read_inventory(inspection.cluster, inspection.settings)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from webhook.cluster.caches.store import Store
-from webhook.cluster.kinds import CLAIMS, KUBEVIRT_API, NODES, VMIS, VOLUMES
+from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.cluster.machines import node_loads
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.webhook_calls import opted_in_vms
@@ -93,10 +92,9 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
 
 
-@cache
 def longhorn_claims(inspection: Inspection) -> list[Claim]:
     """List the claims with ReadWriteMany whose volume is Longhorn's."""
-    store = Store(fact for kind in (CLAIMS, VOLUMES) for fact in inspection.facts(kind))
+    store = inventory(inspection).store
     shared = (claim for claim in store.claims.values() if claim.shared)
     return [claim for claim in shared if (volume := store.volume(claim.volume_name)) and volume.handle]
 
@@ -113,20 +111,10 @@ def claims(inspection: Inspection) -> Iterator[Result]:
         )
 
 
-@cache
-def kernels(inspection: Inspection) -> dict[str, tuple[int, ...]]:
-    """Return the kernel's version of each node, without those that can't be read."""
-    found = {
-        text(node, "metadata", "name"): version_numbers(text(node, "status", "nodeInfo", "kernelVersion"))
-        for node in inspection.items(NODES.path)
-    }
-    return {name: version for name, version in found.items() if version}
-
-
 def known_bugs(inspection: Inspection) -> Iterator[Result]:
     """Report the known bugs of the installed version."""
     name = longhorn_version(inspection)
-    version, nodes = version_numbers(name), kernels(inspection)
+    version, nodes = version_numbers(name), inventory(inspection).kernels
     found = [
         (bug, exposed)
         for bug in BUGS
@@ -164,7 +152,7 @@ def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> I
 
 def _unprotected(inspection: Inspection) -> str:
     """Say which part lacks the protection of the server; empty if none does, or the versions are unknown."""
-    servers = Servers(longhorn_version(inspection), kernels(inspection))
+    servers = Servers(longhorn_version(inspection), inventory(inspection).kernels)
     if servers.old_longhorn:
         return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER"
     if old := sorted(filter(servers.has_old_kernel, servers.kernels)):
@@ -176,16 +164,15 @@ def _cached_vms(inspection: Inspection) -> list[Key]:
     """List the VMIs that write to a claim over NFS through the page cache."""
     claims = {(claim.namespace, claim.name) for claim in longhorn_claims(inspection) if not claim.block}
     return sorted(
-        (namespace, text(vmi, "metadata", "name"))
-        for vmi in inspection.items(VMIS.path)
-        if (namespace := text(vmi, "metadata", "namespace"))
-        and any((namespace, claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
+        key
+        for key, vmi in inventory(inspection).vmis.items()
+        if any((key[0], claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
     )
 
 
 def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check the nodes' taints, and how many more pods they can run."""
-    store = inventory(inspection, found).store
+    store = inventory(inspection).store
     taints = [(node.name, taint.get("effect")) for node in store.nodes.values() for taint in node.taints]
     if tainted := sorted({name for name, effect in taints if effect == PREFER_NO_SCHEDULE}):
         yield warning(
@@ -204,7 +191,7 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 def waiting(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
-    read, settings = inventory(inspection, found), found.webhook.predicting
+    read, settings = inventory(inspection), found.webhook.predicting
     assessed = (assess(machine, read.store, settings) for machine in read.machines(settings))
     stuck = [each for each in assessed if each.state is State.WAITING and each.detail]
     for each in stuck[:5]:

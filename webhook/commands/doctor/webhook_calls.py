@@ -91,7 +91,7 @@ def _called(inspection: Inspection, decision: str, problem: str) -> Result:
 
 def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
-    namespaces = {each.name: each.labels for each in inventory(inspection, found).store.namespaces.values()}
+    namespaces = {each.name: each.labels for each in inventory(inspection).store.namespaces.values()}
     webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
     selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
     opted_in = opted_in_vms(inspection, found)
@@ -113,7 +113,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMachine]:
     """List the VMs that an annotation, a namespace or a StorageClass opts in."""
-    store = inventory(inspection, found).store
+    store = inventory(inspection).store
     vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
     return [vm for vm in vms if opted_in_by(vm, store, found.settings) is not OptedInBy.NOTHING]
 
@@ -141,7 +141,7 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
-    store = inventory(inspection, found).store
+    store = inventory(inspection).store
     launchers = store.pods.of_app(VIRT_LAUNCHER)
     pods = [pod for pod in launchers if pod.created >= installed and is_undecided(pod, store, settings)]
     names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
