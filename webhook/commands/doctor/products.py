@@ -133,7 +133,7 @@ def known_bugs(inspection: Inspection) -> Iterator[Result]:
 
 def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
-    opted_in = {vm.key for vm in opted_in_vms(inspection, found)} if found else None
+    opted_in = {vm.key for vm in opted_in_vms(inspection)} if found else None
     cached = ["/".join(key) for key in _cached_vms(inspection) if opted_in is None or key in opted_in]
     unprotected = _unprotected(inspection)
     disks = f"VMs with a cached or virtiofs volume over NFS: {len(cached)} ({listed(cached)})"

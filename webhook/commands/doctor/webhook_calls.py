@@ -94,7 +94,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     namespaces = {each.name: each.labels for each in inventory(inspection).store.namespaces.values()}
     webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
     selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
-    opted_in = opted_in_vms(inspection, found)
+    opted_in = opted_in_vms(inspection)
     unselected = [
         vm for vm in opted_in if not any(labels_match(each, namespaces.get(vm.namespace, {})) for each in selectors)
     ]
@@ -111,11 +111,11 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
 
 
-def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMachine]:
+def opted_in_vms(inspection: Inspection) -> list[VirtualMachine]:
     """List the VMs that an annotation, a namespace or a StorageClass opts in."""
     store = inventory(inspection).store
     vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
-    return [vm for vm in vms if opted_in_by(vm, store, found.settings) is not OptedInBy.NOTHING]
+    return [vm for vm in vms if opted_in_by(vm, store, inspection.settings) is not OptedInBy.NOTHING]
 
 
 def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
