@@ -1,6 +1,6 @@
 """Read objects of the API server as dicts, for the commands. A missing right is an exception of its own."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,21 +33,14 @@ def describe_failure(error: ClusterError) -> str:
     return f"{problem}: {error}"
 
 
-def list_raw(cluster: ClusterClient, path: str, tolerated: Collection[int] = (), /, **query: str) -> list[msgspec.Raw]:
-    """List objects, all pages, without decoding them; none if the status is tolerated. Raises ClusterError."""
-    try:
-        return [item for _, page in cluster.pages(path, **query) for item in page]
-    except ClusterError as error:
-        if error.code not in tolerated:
-            raise
-    return []
+def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Raw]:
+    """List objects, all pages, without decoding them. Raises ClusterError."""
+    return [item for _, page in cluster.pages(path, **query) for item in page]
 
 
-def list_objects(
-    cluster: ClusterClient, path: str, tolerated: Collection[int] = (), /, **query: str
-) -> Iterator[JsonObject]:
+def list_objects(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
     """List objects like `list_raw`, without nulls. Raises ClusterError from the call."""
-    found = map(msgspec.json.decode, list_raw(cluster, path, tolerated, **query))
+    found = map(msgspec.json.decode, list_raw(cluster, path, **query))
     return (item for item in found if isinstance(item, dict))
 
 
@@ -65,4 +58,9 @@ class Reader:
     def items(self, path: str, **query: str) -> list[JsonObject]:
         """List objects; none if their kind doesn't exist."""
         with answered():
-            return list(list_objects(self.cluster, path, (NOT_FOUND,), **query))
+            try:
+                return list(list_objects(self.cluster, path, **query))
+            except ClusterError as error:
+                if error.code != NOT_FOUND:
+                    raise
+        return []

@@ -92,16 +92,12 @@ def _called(inspection: Inspection, decision: str, problem: str) -> Result:
 def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
     namespaces = {each.name: each.labels for each in inventory(inspection).store.namespaces.values()}
-    webhooks = [webhook for webhook in found.webhooks if text(webhook, "name") == VM_WEBHOOK]
-    selectors = [mapping(webhook, "namespaceSelector") for webhook in webhooks]
+    selectors = [mapping(each, "namespaceSelector") for each in found.webhooks if text(each, "name") == VM_WEBHOOK]
+    called = {name for name, labels in namespaces.items() if any(labels_match(each, labels) for each in selectors)}
     opted_in = opted_in_vms(inspection)
-    unselected = [
-        vm for vm in opted_in if not any(labels_match(each, namespaces.get(vm.namespace, {})) for each in selectors)
-    ]
-    if unselected:
-        names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
+    if uncalled := [f"{vm.namespace}/{vm.name}" for vm in opted_in if vm.namespace not in called]:
         yield failure(
-            f"the API server does not call the webhook for opted-in VMs: {len(names)} ({listed(names)})",
+            f"the API server does not call the webhook for opted-in VMs: {len(uncalled)} ({listed(uncalled)})",
             "Change webhook.namespaceSelector or webhook.excludedNamespaces to select the VMs' namespaces.",
         )
     else:
