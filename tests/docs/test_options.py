@@ -14,7 +14,9 @@ from tests.docs.test_commands import rows
 from tests.support import reasons_table
 from tests.support.paths import DOCS, EXAMPLES
 from webhook.cli import COMMANDS, commands
+from webhook.cluster.live_catalog import GUARDING
 from webhook.fleet.move import Hindrance
+from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.reasons import Reason
 
 PAGE = DOCS / "reference/commands.md"
@@ -71,6 +73,13 @@ def test_each_json_key_of_inject_is_documented_and_no_other() -> None:
     table = re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE)
     documented = [key for cell in table for key in documented_keys(cell)]
     assert set(documented) == set(key_paths(json.loads(result.stdout)[0]))
+
+
+def test_the_kinds_whose_stale_caches_prevent_pins_are_documented() -> None:
+    assert set(GUARDING) == {Claim, Volume, ShareManager, Node, Pod, VirtualMachineInstance}
+    for page in "reasons.md", "doctor.md":
+        text = " ".join((DOCS / "reference" / page).read_text().split())
+        assert "update of claims, PVs, ShareManagers, nodes, pods or VMIs for" in text
 
 
 def test_each_reason_is_documented_with_its_advice_and_no_other() -> None:

@@ -223,7 +223,7 @@ class Check:
 
 _EXISTS = Check(Reason.NODE_NOT_FOUND, "exists", _not_found)
 CHECKS = (
-    Check(Reason.CACHE_STALE, "caches of nodes, pods and VMIs are up to date", _stale, quiet=True),
+    Check(Reason.CACHE_STALE, "caches are up to date", _stale, quiet=True),
     _EXISTS,
     Check(Reason.NODE_NOT_READY, "Ready", _not_ready),
     Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),
