@@ -251,12 +251,6 @@ def test_large_reviews_delay_no_review_of_a_live_cluster(live_server, large):
     assert max(took) < LONGEST_REVIEW
 
 
-def long_quantities(number):
-    quantity = f"{number}".zfill(4000)
-    container = {"name": "c", "resources": {"requests": {f"r{each}": f"{quantity}.{each:04}" for each in range(60)}}}
-    return {"spec": {"containers": [container]}}
-
-
 def many_terms(number):
     term = {"matchExpressions": [{"key": f"a{number}", "operator": "DoesNotExist"}]}
     return {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * 75}}}}}
@@ -268,7 +262,6 @@ def many_labels(number):
 
 # For each: the fields of one of many made-up pods, the number of pods, and the MB that they took.
 MADE_UP_PODS = {
-    "long quantities stayed in a cache": (long_quantities, 150, 80),
     "large affinities stayed in a cache": (many_terms, 600, 50),
     "reservations and events kept all labels": (many_labels, 100, 170),
 }
