@@ -164,19 +164,19 @@ def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
     containers = [{"resources": {"requests": {**each, "cpu": "1"}}} for each in named]
     fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
-    assert (fact.oversized, len(fact.requests), fact.requests["cpu"]) == (True, 64, 3000)
+    assert (fact.oversized, len(fact.requests), fact.requests["cpu"]) == (True, 32, 3000)
 
 
 @pytest.mark.parametrize(
     "containers",
     [
-        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(400)}}}],
-        [{"resources": {"requests": {"cpu": "1"}}}] * 400,
+        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(33)}}}],
+        [{"resources": {"requests": {"cpu": "1"}}}] * 65,
     ],
     ids=["resources", "containers"],
 )
-def test_a_pod_with_hundreds_of_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
-    """60,000 resources took 2 s."""
+def test_a_pod_with_very_many_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
+    """60,000 resources took 2 s, and 200 containers with 64 resources 0.1 s."""
     fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
     assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})

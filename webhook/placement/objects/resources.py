@@ -28,7 +28,7 @@ _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
 # The requests of a larger pod are unknown. A pod of KubeVirt has 4 containers, and 7 resources.
-MAX_CONTAINERS, MAX_RESOURCES = 200, 64
+MAX_CONTAINERS, MAX_RESOURCES = 64, 32
 MAX_CACHED_LENGTH = 32  # characters; the API server writes no longer quantity, and a made-up one may have thousands
 
 
