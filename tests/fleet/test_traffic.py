@@ -38,6 +38,8 @@ def test_the_rates_of_a_disk_are_summed_and_other_samples_ignored() -> None:
         sample("kubevirt_vmi_storage_iops_write_total", "2"),
         sample(WRITE, "1e6"),
         sample(WRITE, "NaN"),
+        sample(WRITE, "1e308"),
+        sample(WRITE, "1e308"),
         sample(WRITE, "much"),
         sample("other", "1"),
         sample(READ, "1", name="vm2") | {"value": None},

@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isfinite
 
 from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
@@ -19,6 +18,7 @@ _METRICS = {
 }
 EXAMPLE = _METRICS["operations"][0]
 WINDOW = "10m"
+MOST_RATE = 1e100  # the sum of larger ones may be infinite, which JSON does not have
 MOST = 0.9  # the share of the traffic that the summary attributes to as few VMs as possible
 
 
@@ -61,7 +61,7 @@ def read_rates(samples: Iterable[JsonObject]) -> dict[Key, dict[str, Traffic]]:
         except (ValueError, TypeError, IndexError):
             continue
         field = next((field for field, metrics in _METRICS.items() if labels.get("metric") in metrics), "")
-        if field and isfinite(number):
+        if field and abs(number) < MOST_RATE:
             drives = found.setdefault((text(labels, "namespace"), text(labels, "name")), {})
             drive = text(labels, "drive")
             drives[drive] = drives.get(drive, Traffic()) + Traffic(**{field: number})

@@ -91,10 +91,9 @@ class Webhook:
         if not kept:
             found = cls.of_environment(shell, Activity.UNKNOWN)
             return replace(found, detail="the files contain none") if found.variables else found
-        activity, source = text(kept, "activity"), text(kept, "source")
+        source, detail, version = (text(kept, key) for key in ("source", "detail", "version"))
         variables = {name: str(value) for name, value in mapping(kept, "settings").items()}  # in edited YAML: 60
         try:
-            settings = read_settings(variables)
-            return cls(settings, Activity(activity), source, text(kept, "detail"), text(kept, "version"), variables)
+            return cls(read_settings(variables), Activity(text(kept, "activity")), source, detail, version, variables)
         except ValueError as error:  # also a SettingsError
             return cls.of_environment(shell, Activity.UNKNOWN, f"this version cannot read the snapshot's: {error}")
