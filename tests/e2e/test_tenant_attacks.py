@@ -272,3 +272,25 @@ def test_a_claim_that_names_the_volume_of_another_tenant_tells_no_node(scenario:
     stored = scenario.dry_run(scenario.vm_pod("trial", "copy"))
     assert stored["metadata"]["annotations"][DECISION].startswith("NoShareManager")
     assert node not in json.dumps(stored)
+
+
+# --- made-up fields ---
+
+
+def test_made_up_fields_of_a_claim_end_no_watch(plane: ControlPlane, rival: Scenario, replicas: Replicas) -> None:
+    """The API server stores 2,000 levels of managedFields, and sends them in each list and watch of claims."""
+    entry = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "DEEP"}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "deep", "namespace": rival.namespace, "managedFields": [entry]},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    cached, line = 'kubevirt_scheduler_cache_objects{resource="persistentvolumeclaims"}', len(replicas.first.log())
+    before, fields = replicas.first.metric(cached), '{"f:a":' * 2000 + "{}" + "}" * 2000
+    plane.kubectl("create", "-f", "-", input=json.dumps(claim).replace('"DEEP"', fields))
+    try:
+        plane.wait(lambda: replicas.first.metric(cached) == before + 1, 20, "the claim is cached")
+    finally:
+        plane.kubectl("delete", "pvc", "deep", "-n", rival.namespace, "--wait=false")
+    assert not replicas.first.logged("relisting", line)
