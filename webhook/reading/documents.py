@@ -56,7 +56,8 @@ class Document:
         self, location: str, item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
     ) -> JsonObject:
         kind = self._kind_of(location, item, inherited)
-        if not _is_list(kind, item):
+        is_typed_list = kind[1].endswith("List") and isinstance(item.get("items"), list)
+        if kind != ("v1", "List") and not is_typed_list:
             return change(kind, item)
         items = item.get("items") or []
         if not isinstance(items, list):
@@ -76,10 +77,6 @@ class Document:
         if not all(kind):
             raise self.error(f"{subject}not a Kubernetes object: apiVersion and kind are required")
         return kind
-
-
-def _is_list(kind: Kind, item: JsonObject) -> bool:
-    return kind == ("v1", "List") or (kind[1].endswith("List") and isinstance(item.get("items"), list))
 
 
 def read_all(paths: Iterable[Path]) -> Iterator[Document]:

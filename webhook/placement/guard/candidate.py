@@ -29,7 +29,8 @@ class Candidate:
     is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `hotplugged` are
     more claims that the node must reach. `node` is None if it is unknown. `pod_facts` are those of the pod as if it ran
     on the node: a pod without a name has the UID of its VMI instead, like the store's reservations. `pod_affinity`
-    evaluates required pod (anti-)affinity.
+    evaluates required pod (anti-)affinity. `unreported_resources` are the requested extended resources that no node
+    reports: each may be a device of a DeviceClass.
     """
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
@@ -54,6 +55,7 @@ class Candidate:
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         found = [bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
         self.volumes = [volume for volume in found if volume]
+        self.unreported_resources = self._unreported_resources()
 
     def resource_fits(self) -> list[ResourceFit]:
         """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.
@@ -67,18 +69,16 @@ class Candidate:
         for other in self.catalog.nominated_pods(self.node_name):
             if other.is_ignored_for(pod):
                 load = {name: amount - other.requests.get(name, 0) for name, amount in load.items()}
-        unlimited = {PODS, *self.unreported_resources()} - allocatable.keys()
+        unlimited = {PODS, *self.unreported_resources} - allocatable.keys()
         return [
             ResourceFit(name, requested, allocatable.get(name, 0) - load.get(name, 0))
             for name, requested in pod.requests.items()
             if name not in unlimited
         ]
 
-    def unreported_resources(self) -> list[str]:
-        """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
-        if self.node is None or self.node.allocatable is None:
-            return []
-        missing = self.pod_facts.requests.keys() - self.node.allocatable.keys()
+    def _unreported_resources(self) -> list[str]:
+        allocatable = self.node.allocatable if self.node else None
+        missing = () if allocatable is None else self.pod_facts.requests.keys() - allocatable.keys()
         return sorted(name for name in missing if "/" in name and not self.catalog.is_reported(name)) if missing else []
 
     def fits(self) -> bool:

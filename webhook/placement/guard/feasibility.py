@@ -183,7 +183,7 @@ def _constraints(candidate: Candidate) -> Iterator[str]:
         if found and volume.driver and volume.driver not in found.unlimited:
             yield f"PV {volume.name}, because CSI driver {volume.driver} limits its volumes there or is not registered"
     # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
-    for name in candidate.unreported_resources():
+    for name in candidate.unreported_resources:
         yield f"the request for {name}, which no node reports"
 
 
