@@ -151,7 +151,11 @@ def test_ctrl_c_prints_the_vms_that_are_changed_by_then(server: ApiServer, run: 
 
     server.put(virtual_machine("vm1"), virtual_machine("vm2"))
     server.script("patch", PLURAL, body(virtual_machine("vm1")), press_ctrl_c)
-    result = run("opt-in", "--yes")
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job, it is ignored
+    try:
+        result = run("opt-in", "--yes")
+    finally:
+        signal.signal(signal.SIGINT, previous)
     assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
     assert [line.split()[1:3] for line in result.stdout.splitlines()[1:]] == [["vm1", "changed"]]
 

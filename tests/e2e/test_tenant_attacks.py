@@ -292,5 +292,5 @@ def test_made_up_fields_of_a_claim_end_no_watch(plane: ControlPlane, rival: Scen
     try:
         plane.wait(lambda: replicas.first.metric(cached) == before + 1, 20, "the claim is cached")
     finally:
-        plane.kubectl("delete", "pvc", "deep", "-n", rival.namespace, "--wait=false")
+        plane.kubectl("delete", "pvc", "deep", "-n", rival.namespace)  # waits: Python can't read the claim
     assert not replicas.first.logged("relisting", line)

@@ -69,6 +69,15 @@ def test_capacity_for_one_goes_to_the_vm_that_gains_most() -> None:
     assert [each.result.word for each in found.values() if not isinstance(each.result, Move)] == ["NodeFull"] * 2
 
 
+def test_a_planned_move_takes_no_place_on_another_node() -> None:
+    other = node("node-c", labels={"kubevirt.io/schedulable": "true"}, allocatable={"memory": "3Gi", "pods": "110"})
+    elsewhere = [*disk("two", "node-c", 1), *apart_vm("two", 1)[-3:]]
+    assert actions(plan(*CAPACITY_FOR_ONE, other, *apart_vm("one", 2), *elsewhere)) == {
+        "one": "migrate",
+        "two": "migrate",
+    }
+
+
 def test_a_planned_restart_takes_its_place_too() -> None:
     fleet = [each for name, size in (("one", 3), ("two", 2)) for each in apart_vm(name, size, FIXED)]
     shared = [pod(f"backup-{name}", claims=[name], node="node-b") for name in ("one", "two")]

@@ -20,6 +20,7 @@ def replace(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "after", "operations"),
     [
+        ({"a": "x"}, {"a": "x"}, []),
         ({}, {"a": {"b": 1}}, [add("/a", {"b": 1})]),  # with its missing parent
         ({"a": {"b": 1}}, {"a": {}}, [{"op": "remove", "path": "/a/b"}]),
         ({"a": "x"}, {"a": "y"}, [replace("/a", "y")]),
