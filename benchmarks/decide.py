@@ -38,9 +38,7 @@ def storage(number: int) -> list[Fact]:
     node, volume = f"node-{number % NODES}", f"vol-disk{number}"
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
     name = f"share-manager-{volume}"
-    pod = Pod(
-        "longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), frozenset()
-    )
+    pod = Pod("longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), "")
     return [
         Claim("default", f"disk{number}", f"pvc-disk{number}", shared=True, persistent_state=False),
         Volume(f"pvc-disk{number}", volume, ("default", f"disk{number}"), None),

@@ -47,7 +47,7 @@ ORDINARY_POD = Pod(
     anti_affinity=(),
     claims=(),
     true_annotations=frozenset(),
-    owners=frozenset(),
+    owner="",
 )
 VM_FIELDS = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
 OPTED_IN_FIELDS = {**VM_FIELDS, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
@@ -55,7 +55,7 @@ VMI_LABELS = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-
 DECIDED_VM = {
     **OPTED_IN_FIELDS,
     "labels": VMI_LABELS,
-    "owners": frozenset({"uid-of-vmi-of-one"}),
+    "owner": "uid-of-vmi-of-one",
     "node": "",
     "effective_node": "",
 }
@@ -111,7 +111,7 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
                 "uid": "uid-hp-volume-x",
                 "labels": {"kubevirt.io": "hotplug-disk"},
                 "claims": ("disk1",),
-                "owners": frozenset({"uid-x"}),
+                "owner": "uid-x",
             },
             id="hotplug pod",
         ),

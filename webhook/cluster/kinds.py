@@ -31,10 +31,10 @@ from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
     NO_STRINGS,
-    STRING,
     Manifest,
     is_terminating,
     labels_of,
+    memory_of,
     pod_facts,
     true_and_false_keys,
 )
@@ -269,7 +269,7 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
     true, false = true_and_false_keys(mapping(spec, "template", "metadata", "annotations"))
     claims = tuple(template_claims(mapping(spec, "template", "spec")))
-    if STRING * (len(true) + len(false) + len(claims)) + len("".join((*true, *false, *claims))) > MAX_DETAILS:
+    if memory_of((*true, *false, *claims)) > MAX_DETAILS:
         true, false, claims = NO_STRINGS, NO_STRINGS, ()
     return facts.VirtualMachine(
         *key_of(item),

@@ -80,8 +80,8 @@ def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[Key, list[str]]:
     """Return the claims that are hotplugged into each virt-launcher pod, by the namespace and UID of that pod."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for pod in sorted(hotplug_pods, key=lambda pod: pod.key):
-        for owner in pod.owners if pod.alive else ():  # a terminating hotplug pod unplugs its disk
-            found[pod.namespace, owner].extend(pod.claims)
+        if pod.alive and pod.owner:  # a terminating hotplug pod unplugs its disk
+            found[pod.namespace, pod.owner].extend(pod.claims)
     return found
 
 

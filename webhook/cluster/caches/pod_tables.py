@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 
 from webhook.cluster.caches.tables import Entry, Table
 from webhook.placement.objects.facts import Key, Pod
@@ -231,8 +231,8 @@ class Pods(PlacedPods):
         found: set[Key] = set()
         for pod in islice(self.indexed("claim", namespace, claim), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
-            owners = chain(*(self.indexed("uid", namespace, uid) for uid in pod.owners)) if pod.alive else ()
-            for launcher in (pod, *owners):
+            owner = self.indexed("uid", namespace, pod.owner) if pod.alive and pod.owner else ()
+            for launcher in (pod, *owner):
                 if launcher.is_virt_launcher and launcher.key not in found:
                     found.add(launcher.key)
                     yield launcher

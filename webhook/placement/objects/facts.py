@@ -175,14 +175,14 @@ class Pod(Fact, Struct, frozen=True):
 
     `effective_node` is the node that the pod is bound to, or else the node that the scheduler nominated. While an
     unbound pod counts on the node of its `pin` (see `guard.pins`), it is that node. `prefers` means that the webhook
-    only prefers the node of the pin.
-    `alive` means Pending or Running, and not terminating. `claims` are the claims that it mounts. Only pods of VMs
-    have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
-    is set while a VMI's pod that the webhook pinned, or for which it prefers a node, is unbound. `vm` is the name of
-    the VMI that the pod runs, and `deciding_claim` the claim that its annotation names as the one that decides; both
-    are empty for other pods. Of an `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided`
-    means that the pod starts a VM, and that the webhook has recorded no decision on it. `nominated`
-    means that it is unbound, and that the scheduler has nominated a node for it.
+    only prefers the node of the pin. `alive` means Pending or Running, and not terminating. `claims` are the claims
+    that it mounts. Only pods of VMs have `true_annotations` and `false_annotations` (the keys of annotations with that
+    value) and an `owner` (the UID of the controller). `pin` is set while a VMI's pod that the webhook pinned, or for
+    which it prefers a node, is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim` the claim
+    that its annotation names as the one that decides; both are empty for other pods. Of an `oversized` pod, the labels,
+    terms, claims and annotations are unknown. `undecided` means that the pod starts a VM, and that the webhook has
+    recorded no decision on it. `nominated` means that it is unbound, and that the scheduler has nominated a node for
+    it.
     """
 
     namespace: str
@@ -197,7 +197,7 @@ class Pod(Fact, Struct, frozen=True):
     anti_affinity: tuple[AffinityTerm, ...]
     claims: tuple[str, ...]
     true_annotations: frozenset[str]
-    owners: frozenset[str]
+    owner: str
     pin: PendingPin | None = None
     vm: str = ""
     deciding_claim: str = ""

@@ -1,5 +1,6 @@
 """Read the facts about one pod from its manifest."""
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ MAX_NAME = 253  # characters; a made-up review may have longer names than the AP
 # The manifest's key that marks a pod whose details were too long to decode.
 UNDECODED = "undecoded"
 # Bytes of memory: of a string without its characters; of each quote and each entry of a map in the text of a term.
-STRING, _QUOTE, _ENTRY = 100, 40, 80
+_STRING, _QUOTE, _ENTRY = 100, 40, 80
 _TERMS = frozenset({"podAntiAffinity", "podAffinity"})
 _KEPT_LABELS = (APP_LABEL, CREATED_BY_LABEL, MIGRATION_LABEL)
 _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
@@ -60,7 +61,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = UNDECODED in manifest.pod or len(manifest.labels) * STRING > MAX_DETAILS
+    oversized = UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
@@ -68,14 +69,12 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     # A pod that is being created has no uid. Nothing keeps its labels for long.
     labels = (_shared if "uid" in metadata else _strings)(manifest.labels)
     annotations: JsonObject = {}
-    owners: list[str] = []
-    true = false = NO_STRINGS
+    owner, true, false = "", NO_STRINGS, NO_STRINGS
     if manifest.is_of_vm:
         annotations, true, false = manifest.annotations, manifest.true_annotations, manifest.false_annotations
-        owners = [uid] if (uid := text(controller_of(item), "uid")) else []
-    details = [*labels, *labels.values(), *true, *false, *owners, *claims]
-    size = STRING * len(details) + len("".join(details)) + _size_of_terms(manifest.affinity)
-    if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
+        owner = text(controller_of(item), "uid")
+    details = [*labels, *labels.values(), *true, *false, *([owner] if owner else ()), *claims]
+    if memory_of(details) + _size_of_terms(manifest.affinity) > MAX_DETAILS or len(claims) > MAX_CLAIMS:
         return pod_facts(Manifest({**item, UNDECODED: True}, namespace), name, effective_node)
     requests, unknown = _requests(item)
     node, priority = text(spec, "nodeName"), spec.get("priority")
@@ -92,7 +91,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=claims,
         true_annotations=true,
-        owners=frozenset(owners) or NO_STRINGS,
+        owner=owner,
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=false,
@@ -124,6 +123,11 @@ def _without_details(manifest: Manifest) -> JsonObject:
         "status": mapping(manifest.pod, "status"),
         UNDECODED: True,
     }
+
+
+def memory_of(strings: Collection[str]) -> int:
+    """Return roughly how many bytes strings take in memory."""
+    return _STRING * len(strings) + len("".join(strings))
 
 
 def _size_of_terms(affinity: JsonObject) -> int:
