@@ -122,7 +122,7 @@ class Kind:
             item: JsonObject = decode_json(_decoder(self.shape), raw)
         except (ValueError, RecursionError):
             try:
-                item = decode_json(msgspec.json.Decoder(), raw)
+                item = decode_json(_decoder(Any), raw)
             except (ValueError, RecursionError):
                 raise MalformedObject("", "not valid JSON") from None
         return item if isinstance(item, dict) else {}

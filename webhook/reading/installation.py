@@ -81,10 +81,9 @@ def _webhook(
     configuration: JsonObject, deployment: JsonObject, pods: list[JsonObject], shell: Mapping[str, str]
 ) -> Webhook:
     obstacle = _why_not_called(configuration, pods)
-    activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
     if not deployment:
-        why = obstacle or "the webhook's Deployment is not found"
-        return Webhook.of_environment(shell, activity if obstacle else Activity.UNKNOWN, why)
+        activity = Activity.NOT_CALLED if obstacle else Activity.UNKNOWN
+        return Webhook.of_environment(shell, activity, obstacle or "the webhook's Deployment is not found")
     source = f"Deployment {text(deployment, 'metadata', 'namespace')}/{text(deployment, 'metadata', 'name')}"
     environment = mappings(serving_container(mapping(deployment, "spec", "template")), "env")
     named = ((text(each, "name"), text(each, "value")) for each in environment)
@@ -93,9 +92,9 @@ def _webhook(
         settings = read_settings(variables)
     except SettingsError as error:
         return Webhook.of_environment(shell, Activity.UNKNOWN, f"this version cannot read those of {source}: {error}")
-    return Webhook(
-        settings, activity, source, obstacle, text(deployment, "metadata", "labels", VERSION_LABEL), variables
-    )
+    activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
+    version = text(deployment, "metadata", "labels", VERSION_LABEL)
+    return Webhook(settings, activity, source, obstacle, version, variables)
 
 
 def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:

@@ -55,7 +55,9 @@ class Candidate:
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         found = [bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
         self.volumes = [volume for volume in found if volume]
-        self.unreported_resources = self._unreported_resources()
+        allocatable = self.node.allocatable if self.node else None
+        missing = () if allocatable is None else facts.requests.keys() - allocatable.keys()
+        self.unreported_resources = sorted(name for name in missing if "/" in name and not catalog.is_reported(name))
 
     def resource_fits(self) -> list[ResourceFit]:
         """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.
@@ -75,11 +77,6 @@ class Candidate:
             for name, requested in pod.requests.items()
             if name not in unlimited
         ]
-
-    def _unreported_resources(self) -> list[str]:
-        allocatable = self.node.allocatable if self.node else None
-        missing = () if allocatable is None else self.pod_facts.requests.keys() - allocatable.keys()
-        return sorted(name for name in missing if "/" in name and not self.catalog.is_reported(name)) if missing else []
 
     def fits(self) -> bool:
         """Return whether the node has enough free resources for the pod."""
