@@ -362,7 +362,8 @@ def test_the_account_may_only_create_its_own_events(thief: Thief) -> None:
         body["metadata"] |= field
         assert "The webhook may not set the labels" in thief.refusal("POST", EVENTS, body)
     about_a_pod = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": NAMESPACE}}
-    for changes in {"reportingComponent": "kubelet"}, {"reportingComponent": ""}, about_a_pod:
+    other_source = {"source": {"component": "kubelet"}}
+    for changes in {"reportingComponent": "kubelet"}, {"reportingComponent": ""}, other_source, about_a_pod:
         assert denial(thief.events_policy, OWN_EVENTS) in thief.refusal("POST", EVENTS, event(**changes))
 
 
