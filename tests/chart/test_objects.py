@@ -136,14 +136,14 @@ def test_selectors_match_only_the_replicas_and_port_names_match_the_container() 
     assert {replica[f"{each}Probe"]["httpGet"]["port"] for each in ("startup", "liveness", "readiness")} == {scraped}
 
 
-def test_the_network_policy_admits_api_servers_to_https_and_kubelets_and_prometheus_to_http() -> None:
+def test_the_network_policy_admits_api_servers_to_both_ports_and_kubelets_and_prometheus_to_http() -> None:
     values = {"enabled": True, "apiServers": ["192.0.2.0/28"], "kubelets": ["198.51.100.0/24"]}
     objects = render({"networkPolicy": values})
     policy = find_one(objects, "NetworkPolicy")["spec"]
     labels = find_one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    https, http = policy["ingress"]
-    assert (https["from"], https["ports"]) == ([{"ipBlock": {"cidr": "192.0.2.0/28"}}], [{"port": "https"}])
+    both, http = policy["ingress"]
+    assert both == {"from": [{"ipBlock": {"cidr": "192.0.2.0/28"}}], "ports": [{"port": "https"}, {"port": "http"}]}
     kubelets, prometheus = http["from"]
     assert (kubelets, http["ports"]) == ({"ipBlock": {"cidr": "198.51.100.0/24"}}, [{"port": "http"}])
     assert set(prometheus) == {"namespaceSelector", "podSelector"}  # one peer: both selectors must match
