@@ -15,9 +15,6 @@
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
   {{- fail "serviceAccount: with create=false, serviceAccount.name must be set. Name an account that exists." }}
 {{- end }}
-{{- if eq (int .Values.service.port) 8080 }}
-  {{- fail "service.port: 8080 is the Service's port for metrics. Choose another port, such as 443." }}
-{{- end }}
 {{- if eq (int .Values.containerPorts.https) (int .Values.containerPorts.http) }}
   {{- fail (printf "containerPorts: https and http are both %v. Choose two ports." .Values.containerPorts.http) }}
 {{- end }}

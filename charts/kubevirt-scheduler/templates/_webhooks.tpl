@@ -80,7 +80,7 @@ clientConfig:
   service:
     namespace: {{ .Release.Namespace | quote }}
     name: {{ include "kubevirt-scheduler.fullname" . }}
-    port: {{ .Values.service.port }}
+    port: 443
     path: /mutate
 rules:
   - apiGroups: [""]
