@@ -115,13 +115,13 @@ def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
     assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one", "two"]
 
 
-@pytest.mark.parametrize("uid", ["old-uid", "new-uid"])
-def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str) -> None:
+@pytest.mark.parametrize("uid", ["old-uid", "new-uid", None])
+def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str | None) -> None:
     released = volume()
     released["spec"]["claimRef"]["uid"] = "old-uid"
     recreated = claim(volume="pvc-new" if uid == "old-uid" else "pvc-disk1")
     recreated["metadata"]["uid"] = uid
-    store = catalog(released, recreated, vm("one", "node-a"))
+    store = catalog(released, *([recreated] if uid else []), vm("one", "node-a"))
     assert consumer_names(consumers_of("vol-disk1", store, settings())) == []
 
 

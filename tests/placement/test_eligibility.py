@@ -15,6 +15,7 @@ from tests.support.builders import (
     decision_for,
     injection_for,
     name_requirement,
+    node_terms,
     pinned_fields,
     pod,
     request,
@@ -124,15 +125,21 @@ def test_a_pod_that_passes_every_rule_is_eligible(fields: Object) -> None:
     assert decision_for(virt_launcher(**fields), *storage()).reason is Reason.CO_SCHEDULED
 
 
-def test_reinvocation_restores_a_pin_that_another_webhook_voided() -> None:
+PIN = {"matchFields": [name_requirement("node-a")]}
+DISK = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize("changed", [[PIN, DISK], [DISK], []])
+def test_reinvocation_restores_a_pin_that_another_webhook_voided(changed: list[Object]) -> None:
     """With `reinvocationPolicy: IfNeeded` the API server calls a webhook again if a later one changes the pod."""
     vm_pod = virt_launcher(**pinned_fields("node-a"))
-    vm_pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"].append(
-        {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
-    )
+    node_affinity = vm_pod["spec"]["affinity"]["nodeAffinity"]
+    del node_affinity[REQUIRED]
+    node_affinity |= node_terms(*changed)["nodeAffinity"] if changed else {}
     after = apply_injection(vm_pod, injection_for(vm_pod, *storage()))
-    terms = after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-    assert [term["matchFields"] for term in terms] == [[name_requirement("node-a")]] * 2
+    assert after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
+        each | PIN for each in changed or [PIN]
+    ]
 
 
 def test_rules_run_in_design_order() -> None:

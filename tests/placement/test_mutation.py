@@ -9,15 +9,19 @@ from tests.support.builders import (
     PREFERRED,
     Object,
     apply_injection,
+    catalog,
     claim,
     injection_for,
     pinned_fields,
     pod,
+    request,
+    settings,
     share_manager_pod,
     storage,
     virt_launcher,
     volume,
 )
+from webhook.placement.injector import inject
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.patch import MAX_ANNOTATIONS_SIZE
 from webhook.placement.reasons import Outcome, Reason
@@ -79,6 +83,8 @@ def test_the_scheduler_name_of_other_pods_is_not_mapped() -> None:
     opted_in = {"annotations": {OPT_IN: "true"}, "schedulerName": "kubevirt-scheduler"}
     assert injection_for(pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
     assert injection_for(share_manager_pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
+    copied = request(virt_launcher(**opted_in), userInfo={"username": "alice"})
+    assert inject(copied, catalog(), settings(scheduler_names=SCHEDULER_NAMES)).patch is None
 
 
 @pytest.mark.parametrize(

@@ -63,19 +63,6 @@ def _avoids_one_node(term: Any) -> bool:
     return isinstance(values, list) and len(values) == 1 and term == _preferred_term(values[0], "NotIn")
 
 
-def is_partly_pinned(pod: JsonObject, node: str) -> bool:
-    """Return whether only some required terms carry the pin, for example because another webhook added a term."""
-    pinned = _pin_flags(pod, node)
-    return any(pinned) and not all(pinned)
-
-
-def _pin_flags(pod: JsonObject, node: str) -> list[bool]:
-    """Return, for each non-empty required term, whether it carries the pin."""
-    required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
-    terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
-    return [_node_field(node) in mappings(term, "matchFields") for term in terms]
-
-
 def has_preferred_term(pod: JsonObject, node: str) -> bool:
     """Return whether the pod carries the webhook's preferred term for the node."""
     return _preferred_term(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
@@ -152,5 +139,6 @@ def pinned_node(pod: JsonObject) -> str:
     node = mapping(pod, "metadata", "annotations").get(CO_SCHEDULED_NODE)
     if not isinstance(node, str):
         return ""
-    pinned = _pin_flags(pod, node)
-    return node if pinned and all(pinned) else ""
+    required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
+    terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
+    return node if terms and all(_node_field(node) in mappings(term, "matchFields") for term in terms) else ""

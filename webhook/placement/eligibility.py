@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
@@ -73,10 +73,12 @@ def is_injected(manifest: Manifest, settings: Settings) -> bool:
     node = text(annotations, CO_SCHEDULED_NODE)
     if not node or not has_preferred_term(pod, node):
         return False
-    # If the webhook pinned this pod, a pin in only some terms means that another webhook added a term, so pin again.
-    # Otherwise, the pin in those terms is the user's own.
+    if not manifest.is_virt_launcher or manifest.is_migration_target:  # the webhook never pins such a pod
+        return True
+    # If the webhook pinned this pod, another webhook may have removed the pin or added a term without it. So pin again.
+    # Otherwise, a pin is the user's own.
     pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
-    return not (pinned and mode_of(annotations, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
+    return not pinned or mode_of(annotations, settings)[0] is Mode.PREFERRED or bool(pinned_node(pod))
 
 
 def recorded_reason(pod: JsonObject) -> Reason | None:

@@ -166,7 +166,8 @@ def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Seque
 
 
 def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str:
-    if not settings.scheduler_names or not is_virt_launcher(pod) or decision.reason is Reason.ALREADY_BOUND:
+    foreign_or_bound = decision.reason in (Reason.NOT_FROM_KUBEVIRT, Reason.ALREADY_BOUND)
+    if not settings.scheduler_names or not is_virt_launcher(pod) or foreign_or_bound:
         return ""
     if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
         return ""

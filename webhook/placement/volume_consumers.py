@@ -37,8 +37,9 @@ def claims_of(handle: str, catalog: Catalog) -> tuple[Key, ...]:
 
 def _is_claimed(volume: Volume, catalog: Catalog) -> bool:
     claim = catalog.claim(*volume.claim) if volume.claim else None
-    # No running pod mounts a claim that was deleted, so an unknown claim does no harm.
-    return claim is None or (claim.volume_name == volume.name and volume.names(claim))
+    if claim is None:  # only a claim that existed has a UID, and users may create pods that name a deleted claim
+        return not volume.claim_uid
+    return claim.volume_name == volume.name and volume.names(claim)
 
 
 def avoided_nodes(pod: JsonObject) -> frozenset[str]:
