@@ -272,7 +272,7 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
     injection = injection_for(named("dsik1"), *storage(), node())
     assert injection.decision.node == "node-a"
     (warning,) = injection.warnings
-    assert "co-schedule-claim: the VM mounts no claim 'dsik1', so all its claims have a vote" in warning
+    assert "co-schedule-claim: the VM mounts no claim 'dsik1', so it has no effect" in warning
 
 
 def test_claims_are_resolved_in_volume_order_and_once() -> None:

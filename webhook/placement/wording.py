@@ -243,7 +243,7 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
             f"co-schedule-mode: expected 'required' or 'preferred', using {decision.mode} instead of {unknown_mode!r}"
         )
     if unknown_claim:
-        found.append(f"co-schedule-claim: the VM mounts no claim {unknown_claim!r}, so all its claims have a vote")
+        found.append(f"co-schedule-claim: the VM mounts no claim {unknown_claim!r}, so it has no effect")
     if decision.conflict:
         nodes = dict.fromkeys(finding.node for finding in voters(decision.claims) if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
