@@ -107,7 +107,9 @@ def test_the_commands_of_the_guides_install_opt_in_upgrade_and_uninstall(tmp_pat
     workstation = Workstation(tmp_path, cluster)
     outputs, modes = {}, []
     for command in itertools.chain(*(commands(guide(page), *sections) for page, sections in JOURNEY.items())):
-        outputs[command] = workstation.run(command)
+        # The guide's upgrade changes no value. With one, the modes show that upgrade and rollback took effect.
+        change = "--reset-then-reuse-values --set settings.affinityMode=preferred"
+        outputs[command] = workstation.run(command.replace("--reset-then-reuse-values", change))
         if command.startswith(("helm install", "helm upgrade", "helm rollback")):
             modes.append(env_values(container(release.deployment()))["CO_SCHEDULE_AFFINITY_MODE"])
 
