@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    apply_injection,
     injection_for,
     node,
     pinned_fields,
@@ -56,4 +57,7 @@ def test_a_migration_target_never_competes_with_a_pinned_vm() -> None:
 
 def test_another_vm_on_the_node_is_not_the_migrations_source() -> None:
     other = virt_launcher("other", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})
-    assert injection_for(target(), *CLUSTER, other, **PREFER).decision.outcome is Outcome.PREFERRED
+    injection = injection_for(target(), *CLUSTER, other, **PREFER)
+    assert injection.decision.outcome is Outcome.PREFERRED
+    again = injection_for(apply_injection(target(), injection), *CLUSTER, other, **PREFER)
+    assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)
