@@ -146,11 +146,15 @@ def decode_json(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw | bytes) -> T
     try:
         return decoder.decode(raw)
     except RecursionError:
-        kept, depth = list[bytes](), 0
-        for part in _UP_TO_BRACKET.findall(raw):
-            was_kept, depth = depth < MAX_DEPTH, depth + (1 if part[-1:] in b"[{" else -1)
-            kept.append(part if was_kept else part[-1:] * (depth < MAX_DEPTH))
-        return decoder.decode(b"".join(kept))
+        content, kept, depth, copied = bytes(raw), list[bytes](), 0, 0
+        for part in _UP_TO_BRACKET.finditer(content):  # unlike `findall`, lets other threads run
+            if content[part.end() - 1] in b"[{":
+                depth += 1
+                if depth == MAX_DEPTH:
+                    kept.append(content[copied : part.end()])
+            else:
+                copied, depth = part.end() - 1 if depth == MAX_DEPTH else copied, depth - 1
+        return decoder.decode(b"".join([*kept, content[copied:]]))
 
 
 @cache

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-import msgspec
-
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.events import Vmi
 from webhook.cluster.kinds import PODS
@@ -146,11 +144,10 @@ class Releaser:
             self._release(stuck, pod, obstacle)
 
     def _read(self, cached: Pod) -> JsonObject | None:
-        """Read a pod with its full spec. A list of one name needs no right besides those of the caches."""
+        """Read a pod as the caches decode it. A list of one name needs no right besides those of the caches."""
         path = PODS.path_in(cached.namespace)
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
-            for item in items:
-                pod: JsonObject = msgspec.json.decode(item, type=PODS.shape)
+            for pod in map(PODS.decode, items):
                 if text(pod, "metadata", "uid") == cached.uid:
                     return pod
         return None
