@@ -128,6 +128,22 @@ def test_a_vm_is_explained_alike_from_a_snapshot_a_live_cluster_and_its_pod(
         assert lines_of(run_explain("-f", "-", "--snapshot", file, input=to_yaml(items[1]))) == lines
 
 
+OBSERVING = installation({"CO_SCHEDULE_ACTION": "observe"})
+
+
+@pytest.mark.parametrize("objects", [[], installation(called=False), OBSERVING], ids=["none", "not called", "observes"])
+def test_a_webhook_that_changes_no_pod_only_would_decide(tmp_path: Path, objects: list[Object]) -> None:
+    with ApiServer() as server:
+        server.put(
+            *SERVED, *SCENES["apart"][0], vm("vm2", opt_in=False), vm_pod("vm2", "node-b", opt_in=None), *objects
+        )
+        live = "--kubeconfig", server.kubeconfig(tmp_path)
+        decided = {name: run_explain("vm", name, *live).stdout.partition("Decision\n")[2] for name in ("vm1", "vm2")}
+    pinned = "pinned, CoScheduled: pinned to node-a, which serves claim disk1\n"
+    assert decided["vm1"].startswith(f"  the webhook would decide: {pinned}")
+    assert (f"  the webhook would decide: if eligible: {pinned}" in decided["vm2"]) is (objects is not OBSERVING)
+
+
 @pytest.mark.parametrize(
     "words",
     [["vm", "vm1"], ["vm/vm1"], ["VM/vm1"], ["vmi", "vm1"], ["vmi/vm1"], ["pod", "virt-launcher-vm1-abcde"]],

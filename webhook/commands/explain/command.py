@@ -22,9 +22,10 @@ from webhook.commands.options import (
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
 from webhook.commands.suggestions import complete
-from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
+from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
+from webhook.placement.settings import Action
 from webhook.reading import documents
 from webhook.reading.documents import BadInput
 
@@ -84,17 +85,16 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         found = [_explained(find(fleet, *named, where), fleet)]
     if output == "text":
         show_settings(fleet.webhook)
-        click.echo("\n".join(map(_render, found)), nl=False)
+        click.echo("\n".join(_render(each, fleet.webhook) for each in found), nl=False)
     else:
         webhook = fleet.webhook.as_json()
         click.echo(as_data([each | {"webhook": webhook} for each in found], output), nl=False)
 
 
 def _explained(found: Found, fleet: Fleet) -> JsonObject:
-    catalog, settings = fleet.inventory.store, fleet.webhook.predicting
     if isinstance(found, Machine):
-        return explain_machine(found, catalog, Surroundings(settings))
-    return explain_pod(found, catalog, settings)
+        return explain_machine(found, fleet.inventory.store, fleet.webhook)
+    return explain_pod(found, fleet.inventory.store, fleet.webhook.settings)
 
 
 def _explained_file(file: Path, fleet: Fleet, namespace: str | None) -> Iterator[JsonObject]:
@@ -114,10 +114,10 @@ def _explained_file(file: Path, fleet: Fleet, namespace: str | None) -> Iterator
                 yield explain_request(request, fleet.inventory.store, settings)
 
 
-def _render(found: JsonObject) -> str:
+def _render(found: JsonObject, webhook: Webhook) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
     page = [click.style(printable(found["name"]), bold=True, underline=True)]
-    decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(found), found["advice"]))
+    decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(found, webhook), found["advice"]))
     last = [Section("Decision", decision)] if decision else []
     for section in (*found["steps"], *last, Section("What to do", advice)):
         page += ["", click.style(printable(section.title), bold=True)]
@@ -125,10 +125,11 @@ def _render(found: JsonObject) -> str:
     return "\n".join([*page, ""])
 
 
-def _decision(found: JsonObject) -> Iterator[str]:
+def _decision(found: JsonObject, webhook: Webhook) -> Iterator[str]:
+    would = "the webhook would decide: " if webhook.predicting.action is Action.OBSERVE else ""
     for condition, each in (("", found["decision"]), ("if eligible: ", found["ifEligible"])):
         if each:
-            yield f"{condition}{each['outcome']}, {each['reason']}: {each['message']}"
+            yield f"{would}{condition}{each['outcome']}, {each['reason']}: {each['message']}"
     for warning in found["warnings"]:
         if found["decision"]["message"][:30] not in warning:  # otherwise the decision says the same, not truncated
             yield f"Warning: {warning}"

@@ -8,6 +8,7 @@ from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import as_if_eligible, before_scheduling, creation_request
 from webhook.fleet.states import Machine, assess
+from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import inject
@@ -24,10 +25,10 @@ def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObje
     return found | {"steps": [where, *found["steps"]]}
 
 
-def explain_machine(machine: Machine, catalog: Store, around: Surroundings) -> JsonObject:
+def explain_machine(machine: Machine, catalog: Store, webhook: Webhook) -> JsonObject:
     """Explain where a VM is, and the decision on its next pod. Without that pod, there is no decision."""
-    settings = around.settings
-    status = assess(machine, catalog, settings)
+    settings, around = webhook.settings, Surroundings(webhook.predicting)
+    status = assess(machine, catalog, around.settings)
     vm, stopped = describe(status, plan_move(status, around, catalog)), status.start.stopped if status.start else ()
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
     findings = (*placement, *describe_state(vm, stops=bool(stopped)))
