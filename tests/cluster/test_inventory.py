@@ -39,7 +39,7 @@ def machines_of(*manifests: Object) -> dict[str, Machine]:
 
 
 def test_a_vm_and_its_pod_are_one_machine() -> None:
-    found = machines_of(vm("vm1"), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
+    found = machines_of(vm("vm1"), vmi("vm1"), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
     assert list(found) == ["lone", "off", "vm1"]
     assert [machine.is_vm for machine in found.values()] == [False, True, True]
     assert [machine.pod is not None for machine in found.values()] == [True, False, True]
@@ -48,7 +48,7 @@ def test_a_vm_and_its_pod_are_one_machine() -> None:
 def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
     owned = vmi("owned")
     owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned", "controller": True}]
-    found = machines_of(owned, vm_pod("owned"), vm_pod("unknown"), vmi("lone"), vm_pod("lone"))
+    found = machines_of(vm_pod("unknown")) | machines_of(owned, vm_pod("owned"), vmi("lone"), vm_pod("lone"))
     assert {name: machine.is_vm for name, machine in found.items()} == {"lone": False, "owned": True, "unknown": True}
 
 
@@ -191,6 +191,14 @@ def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
     assert counts
     assert counts.vms == {(State.TOGETHER, True): 1, (State.APART, True): 2, (State.STOPPED, False): 1}
     assert counts.by_node == {("node-a", State.TOGETHER): 1, ("node-b", State.APART): 1}
+
+
+def test_pods_that_a_tenant_makes_up_add_no_vm() -> None:
+    made_up = [vm_pod("made-up"), vm_pod("another-name", suffix="made-up")]
+    made_up[1]["metadata"]["labels"] |= {"kubevirt.io/created-by": "uid-of-together"}
+    real = [*FLEET, vmi("together"), vmi("apart"), node("node-b")]
+    counts = [FleetCounter(StillCaches(*each), SETTINGS, FakeClock()).counts() for each in (real, [*real, *made_up])]
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tests.support.builders import node, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi
+from tests.support.migrations import migratable
 from webhook.cli import commands
 from webhook.commands.label_selector import parse_selector
 from webhook.placement.objects.selectors import labels_match
@@ -24,6 +25,7 @@ FLEET = [
     *storage("disk2", "node-b"),
     node("node-a", allocatable=ALLOCATABLE),
     node("node-b", allocatable=ALLOCATABLE),
+    *(migratable(name, conditions=[]) for name in ("apart", "foreign")),
     vm("apart") | {"metadata": {"name": "apart", "namespace": "default", "labels": {"app": "db", "tier": "gold"}}},
     vm_pod("apart", "node-b", decided="NodeFull", requests={"cpu": "1", "memory": "2Gi"}),
     vm("foreign", opt_in=False),
@@ -32,6 +34,7 @@ FLEET = [
     vmi("together", paused=True),
     vm_pod("together", "node-b", claims=["disk2"], decided="CoScheduled"),
     vm("off"),
+    vm_pod("of-no-vmi", claims=["disk3"]),  # as anybody can create it
 ]
 
 
@@ -72,7 +75,7 @@ ROWS = [
     ["default", "together", "Together", "node-b", "node-b", "-"],
 ]
 NODE_ROWS = [
-    ["node-a", "Ready", "0", "0", "1", "0%", "0%", "1%"],
+    ["node-a", "Ready", "0", "0", "1", "0%", "0%", "2%"],
     ["node-b", "Ready", "3", "2", "1", "25%", "25%", "4%"],
 ]
 

@@ -53,7 +53,7 @@ class FleetCounter:
         return self._counts
 
     def _count(self) -> None:
-        _, launchers, _ = facts = self._live.query(facts_of)
+        *_, launchers, _ = facts = self._live.query(facts_of)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
         recent = [pod for pod in launchers if pod.undecided and pod.created >= since]

@@ -133,11 +133,10 @@ def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
 _VOLUME = object_of(
     metadata=metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
     spec=map_of(
-        "accessModes volumeMode storageClassName nodeAffinity",
+        "nodeAffinity",
         csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable share")),
         claimRef=map_of("namespace name uid"),
     ),
-    status=map_of("phase"),
 )
 VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
 
@@ -337,11 +336,7 @@ def read_storage_class(item: JsonObject) -> facts.StorageClass:
     return facts.StorageClass(text(item, "metadata", "name"), annotation == "true")
 
 
-_STORAGE_CLASS = object_of(
-    "provisioner volumeBindingMode allowedTopologies",
-    metadata=metadata_of("annotations"),
-    parameters=map_of("migratable share"),
-)
+_STORAGE_CLASS = object_of(metadata=metadata_of("annotations"))
 STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, **_OPT_IN)
 
 

@@ -16,7 +16,7 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
-from webhook.placement.objects.facts import Key, Pod, VirtualMachine
+from webhook.placement.objects.facts import Key, Pod, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import (
     JsonObject,
     Malformed,
@@ -35,26 +35,28 @@ STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
 
 
-# The VMs, the virt-launcher pods and the hotplug pods.
-Facts = tuple[tuple[VirtualMachine, ...], tuple[Pod, ...], tuple[Pod, ...]]
+# The VMs, the VMIs, the virt-launcher pods and the hotplug pods.
+Facts = tuple[tuple[VirtualMachine, ...], tuple[VirtualMachineInstance, ...], tuple[Pod, ...], tuple[Pod, ...]]
 
 
 def facts_of(store: Store) -> Facts:
     """Copy the cached facts about VMs. That takes a fraction of a millisecond, so that no decision waits for long."""
-    vms, pods = store.virtual_machines, store.pods
-    return tuple(vms.values()), tuple(pods.of_app(VIRT_LAUNCHER)), tuple(pods.of_app(HOTPLUG_POD))
+    vms, vmis, pods = store.virtual_machines.values(), store.vmis.values(), store.pods
+    return tuple(vms), tuple(vmis), tuple(pods.of_app(VIRT_LAUNCHER)), tuple(pods.of_app(HOTPLUG_POD))
 
 
 def machines(facts: Facts) -> list[Machine]:
     """Return a machine for each VM, and for each VMI without a VM, sorted by namespace and name.
 
-    A machine has neither a manifest nor a template: the caches don't hold them.
+    Machines lack manifest and template. Where VMIs are known, the pod of none is skipped: anybody can create it.
     """
-    all_vms, all_launchers, hotplug_pods = facts
-    vms = {vm.key: vm for vm in all_vms}
+    all_vms, all_vmis, all_launchers, hotplug_pods = facts
+    vms, vmis = {vm.key: vm for vm in all_vms}, {(vmi.namespace, vmi.uid): vmi.key for vmi in all_vmis}
     launchers: dict[Key, list[Pod]] = {key: [] for key in vms}
     for each in all_launchers:
-        launchers.setdefault((each.namespace, each.vm) if each.vm else vm_key(each), []).append(each)
+        named = (each.namespace, each.vm) if each.vm else vm_key(each)
+        if key := vmis.get((each.namespace, each.vmi_uid)) if vmis else named:
+            launchers.setdefault(key, []).append(each)
     hotplugged, found = _hotplugged_claims(hotplug_pods), {}
     for key, pods in launchers.items():
         vm, pod = vms.get(key), _current(pods)
