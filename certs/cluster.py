@@ -69,9 +69,11 @@ class CertificateObjects:
 
 def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
     match error.code:
-        case 401 | 403:
-            advice = f"grant this service account the right to {verb} it, as the chart does"
-            return Cause.FORBIDDEN, f"{name}: {error}; {advice}"
+        case 401:
+            used = "credentials of the kubeconfig, or in a pod of its ServiceAccount"
+            return Cause.FORBIDDEN, f"{name}: the API server does not accept the {used}: {error}; renew them"
+        case 403:
+            return Cause.FORBIDDEN, f"{name}: {error}; grant that user the right to {verb} it"
         case 404:
             return Cause.MISSING, f"{name} not found; helm upgrade creates it"
         case 409:

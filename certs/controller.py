@@ -31,6 +31,7 @@ Clock = Callable[[], datetime]
 # interval cost little.
 PASS_INTERVAL = 3.0
 CONFLICT_RETRY = 0.5  # seconds
+MAX_TRIES = 10  # of a command; a replica tries forever
 # Seconds that a starting replica gives the API servers to see the caBundle that it has published.
 PROPAGATION_DELAY = 1.0
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
@@ -94,20 +95,23 @@ def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, fo
 
 
 def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[float], None]) -> PassResult:
-    """Take a step before it is due, or START if that is due; retry if a replica writes first.
+    """Take a step before it is due, or START if that is due; retry a few times if a replica writes first.
 
     Raises CertificateError.
     """
-    while True:
+    problem = "another step comes first"
+    for _ in range(MAX_TRIES):
         try:
             passed = run_pass(objects, (), now, step)
+            if passed.taken and passed.taken.step in (step, Step.START):
+                return passed
         except CertificateError as error:
             if error.cause is not Cause.CONFLICT:
                 raise
-            wait(CONFLICT_RETRY)
-        else:
-            if passed.taken and passed.taken.step in (step, Step.START):
-                return passed
+            problem = str(error)
+        wait(CONFLICT_RETRY)
+    advice = "find the client that writes it in its metadata.managedFields, and stop that client first"
+    raise CertificateError(Cause.CONFLICT, f"{problem}, {MAX_TRIES} times in a row; {advice}")
 
 
 def read_bundle(objects: CertificateObjects) -> Bundle:

@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from certs.authority import (
-    BACKDATED,
-    Certificate,
-    issue_ca,
-    issue_leaf,
-    read,
-    signed_by,
-)
+from certs.authority import BACKDATED, Certificate, issue_ca, issue_leaf, read, signed_by
 from certs.secret import Bundle, RetiringCA
 
 NEVER = datetime.max.replace(tzinfo=UTC)

@@ -44,10 +44,10 @@ def test_a_missing_object_is_reported_with_the_command_that_creates_it(api, obje
         assert raised_error(call) == (Cause.MISSING, f"{name} not found; helm upgrade creates it")
 
 
-GRANT = "; grant this service account the right to {} it, as the chart does"
+CREDENTIALS = "credentials of the kubeconfig, or in a pod of its ServiceAccount"
 ERROR_RESPONSES = {
-    401: (Cause.FORBIDDEN, f"no{GRANT}"),
-    403: (Cause.FORBIDDEN, f"no{GRANT}"),
+    401: (Cause.FORBIDDEN, f"the API server does not accept the {CREDENTIALS}: no; renew them"),
+    403: (Cause.FORBIDDEN, "no; grant that user the right to {} it"),
     422: (Cause.REFUSED, "the API server rejected it: no"),
     429: (Cause.UNREACHABLE, "the request to the API server failed: no"),
     500: (Cause.UNREACHABLE, "the request to the API server failed: no"),

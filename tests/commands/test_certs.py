@@ -12,10 +12,11 @@ from certs import ApiError
 from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.cluster import TIMEOUT, CertificateObjects
-from certs.controller import CertificateController, force
+from certs.controller import MAX_TRIES, CertificateController, force
 from certs.files import trust_anchor_in
 from certs.health import status
 from certs.rotation import Step
+from certs.secret import CertificateError
 from tests.support.client_certificates import issue_client
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_api_server import status as response_status
@@ -344,6 +345,10 @@ def test_renew_retries_after_a_conflict(api, objects, new_replica):
     waits = []
     assert force(objects, Step.RENEW, CertificateClock(), waits.append).taken.step is Step.RENEW
     assert len(waits) == 1
+    pauses = iter(range(100))
+    api.on_request = lambda method, _: api.put(SECRET_PATH, api.secret) if method == "PUT" else None
+    with pytest.raises(CertificateError, match=f"^another client has changed Secret .*, {MAX_TRIES} times in a row; "):
+        force(objects, Step.RENEW, CertificateClock(), lambda _: next(pauses))
 
 
 # Rotate
@@ -415,6 +420,14 @@ def test_rotate_ca_changes_nothing_without_a_configuration(api, invoke, new_repl
     refused = invoke("rotate-ca", "--yes")
     assert (refused.exit_code, len(api.writes)) == (2, writes)
     assert "MutatingWebhookConfiguration kubevirt-scheduler not found" in refused.stderr
+
+
+def test_rotate_ca_warns_if_the_new_ca_is_not_published(api, invoke, new_replica):
+    new_replica()
+    api.fail_before = {len(api.calls) + 5: ApiError(500, "etcd is down")}
+    warned = invoke("rotate-ca", "--yes")
+    assert (warned.exit_code, api.fail_before) == (0, {})
+    assert warned.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler: the request to the API")
 
 
 # The pages docs/guides/certificates.md and docs/development/certificates.md

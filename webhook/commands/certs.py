@@ -12,7 +12,7 @@ from certs.authority import Certificate, read
 from certs.cluster import CertificateObjects
 from certs.controller import force, read_bundle
 from certs.rotation import Step, plan
-from certs.secret import CertificateError
+from certs.secret import Bundle, CertificateError
 from webhook.commands.options import (
     DRY_RUN,
     as_data,
@@ -88,10 +88,8 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
         report = health.status(_certificate_objects(secret, configuration, live), now)
-    if output == "json":
-        click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
-    else:
-        click.echo(_render_status(secret, report, now), nl=False)
+    shown = as_data(_status_as_json(secret, report, now)) if output == "json" else _render_status(secret, report, now)
+    click.echo(shown, nl=False)
     if report.problem or report.difference or not all(report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
@@ -115,11 +113,8 @@ def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> Non
             )
             click.echo(DRY_RUN, err=True)
             return
-        result = force(objects, Step.RENEW, _now, time.sleep)
-    end = read(result.bundle.leaf.certificate).not_after
+        end = read(_force(objects, Step.RENEW).leaf.certificate).not_after
     click.echo(f"Secret {name} has a new serving certificate, valid until {_format_time(end)}")
-    if result.configuration_error:
-        click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
 
 @certs.command("rotate-ca", short_help="replace the CA, step by step")
@@ -150,11 +145,18 @@ def rotate_ca(yes: bool, drop_old: bool, secret: Key, configuration: str, **live
         first = Step.REPLACE if drop_old else None if introduced else Step.INTRODUCE
         steps = list(plan(bundle, first, _now()))
         if yes and first:
-            force(objects, first, _now, time.sleep)
+            _force(objects, first)
     for step in steps:
         click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
     if not yes:
         click.echo(DRY_RUN, err=True)
+
+
+def _force(objects: CertificateObjects, step: Step) -> Bundle:
+    result = force(objects, step, _now, time.sleep)
+    if result.configuration_error:
+        click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
+    return result.bundle
 
 
 def _certificate_objects(secret: Key, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
