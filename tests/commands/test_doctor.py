@@ -352,6 +352,13 @@ AFTER_CASES: dict[str, Case] = {
     "reviews forbidden": (
         "rights", "unknown", "not you", script("post", "subjectaccessreviews", refusal(403, "not you"))
     ),
+    "reviews fail": (
+        "rights", "unknown", "rights: not checked: the API server responded with 500: etcd",
+        script("post", "subjectaccessreviews", refusal(500, "etcd")),
+    ),
+    "Secret unreadable": (
+        "certificates", "unknown", "certificates: not checked: Secret", script("get", "secrets", refusal(500, "etcd"))
+    ),
 }  # fmt: skip
 CASES = [
     pytest.param(*options, *case[:3], case[3:], id=name)

@@ -117,6 +117,13 @@ def test_options_that_contradict_are_rejected(run: Any, option: str, others: str
     assert (result.exit_code, f"{option} cannot be combined with " in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400", "99999999999"])
+@pytest.mark.parametrize("option", ["recolocate --settle", "doctor --calls"])
+def test_a_time_that_never_ends_is_rejected(option: str, value: str) -> None:
+    result = CliRunner().invoke(commands, [*option.split(), value])
+    assert (result.exit_code, f"Invalid value for '{option.split()[1]}'" in result.stderr) == (2, True)
+
+
 def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(run: Any, server: ApiServer) -> None:
     assert run("-A", "--restart-list").stdout.splitlines() == [
         f"kubevirt-scheduler opt-in foreign -n default --yes && virtctl restart foreign -n default  # 7Gi {WHY}",

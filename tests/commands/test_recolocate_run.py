@@ -143,6 +143,18 @@ def test_a_failed_migration_stops_the_run_and_its_event_says_why(cluster: Cluste
     assert cluster.stages == {"vm1": Stage.FAILED, "vm2": Stage.WAITING}
 
 
+class ClosedOutput(Log):
+    def changed(self, relocation: Relocation) -> None:  # noqa: ARG002 (as above)
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_closed_standard_output_stops_the_run(cluster: Cluster) -> None:
+    cluster.log = ClosedOutput()
+    assert not cluster.run([cluster.add("vm1"), cluster.add("vm2")])
+    assert cluster.log.run.stopped == "cannot write to standard output: Broken pipe"
+    assert cluster.stages == {"vm1": Stage.MIGRATING, "vm2": Stage.WAITING}
+
+
 def test_a_vm_that_a_rule_hinders_by_now_is_skipped(cluster: Cluster) -> None:
     gone = Relocation(Move("default", "gone", "node-b", "node-a", "node-a"))
     paused = cluster.add("paused")
@@ -243,8 +255,8 @@ def test_a_person_reads_lines_and_a_program_json(capsys: pytest.CaptureFixture[s
         "2 VMs: 1 migrating, 1 moved",
     ]
     assert output.err.splitlines() == [
-        "waiting", "Stopped: interrupted", "Still running: migration m1 in namespace shop", "waiting"
-    ]  # fmt: skip
+        "waiting", "Stopped: interrupted", "Still running: migration m1 in namespace shop"
+    ] * 2  # fmt: skip
     names = {"namespace": "shop", "name": "vm1", "source": "node-b", "target": "node-a"}
     rest = {"migration": "m1", "canary": False}
     assert json.loads(first) == names | rest | {"stage": "Migrating", "detail": None}

@@ -207,7 +207,8 @@ def test_a_full_disk_or_a_cluster_that_does_not_answer_leaves_the_old_file(
         result = run("-o", file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert result.stderr.endswith("cluster.json: File too large; specify a writable file\n")
+    assert (result.exit_code, {each.name for each in tmp_path.iterdir()}) == (2, {"cluster.json", "kubeconfig"})
+    assert result.stderr.endswith("cluster.json: File too large; specify a writable file with enough space\n")
     for plural in "namespaces", "sharemanagers":  # the second one may be missing
         server.script("list", plural, body(b"no JSON"))
         result = run("-o", file)
@@ -233,8 +234,8 @@ def test_a_device_is_written_to_and_a_file_that_can_not_be_is_reported_in_one_li
 ) -> None:
     assert run("-o", "/dev/null").exit_code == 0
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
-    for name in ("missing/cluster.json", "kubeconfig/cluster.json", "/dev/full"):
+    for name in ("missing/cluster.json", "kubeconfig/cluster.json", "/dev/full", "x" * 300):
         result = run("-o", tmp_path / name)
         assert result.exit_code == 2
         (line,) = result.stderr.splitlines()
-        assert line.endswith("; specify a writable file")
+        assert line.endswith("; specify a writable file with enough space")

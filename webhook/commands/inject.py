@@ -20,7 +20,6 @@ from webhook.reading.documents import Document, Kind
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
-
 # The name of an object that the webhook reviews, the object before and after the patch, and the decision.
 Reviewed: TypeAlias = tuple[str, JsonObject, JsonObject, Injection]
 

@@ -51,6 +51,7 @@ selector_option = click.option(
 
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
 DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
+SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
 
 
 def all_namespaces_option(text: str) -> Decorator:

@@ -17,7 +17,7 @@ from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.cluster.backend import LiveBackend, from_snapshot
-from webhook.commands.options import connect, live_options, namespace_and_name, together
+from webhook.commands.options import connect, live_options, namespace_and_name, snapshot_option
 from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
@@ -33,41 +33,6 @@ from webhook.serving.worker import Server
 
 PORT = click.IntRange(0, 65535)
 STDERR = 2
-
-tls_options = together(
-    click.option(
-        "--tls-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="A folder with tls.crt, tls.key and ca.crt. The server reloads the files when they change. Default: "
-        "self-signed files for this run, valid for a year.",
-    ),
-    click.option(
-        "--tls-secret",
-        type=namespace_and_name,
-        metavar="NAMESPACE/NAME",
-        help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
-    ),
-    click.option(
-        "--tls-name",
-        "tls_names",
-        multiple=True,
-        metavar="DNS",
-        help="A DNS name of the webhook for the certificate in the Secret. Can be repeated.",
-    ),
-    click.option(
-        "--webhook-configuration",
-        metavar="NAME",
-        help="The MutatingWebhookConfiguration whose caBundle the replicas keep equal to ca.crt.",
-    ),
-    click.option(
-        "--client-ca-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Accept only clients with a certificate from a CA in this file. The server reloads the file when it "
-        "changes. Default: accept all clients.",
-    ),
-)
 
 
 def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
@@ -128,14 +93,7 @@ class TlsOptions:
 
 
 @click.command(short_help="run the webhook server")
-@click.option(
-    "--snapshot",
-    "snapshots",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE|FOLDER",
-    help="Read the cluster from a file or folder, such as the output of kubectl get -o yaml. Can be repeated.",
-)
+@snapshot_option
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option("--https-port", type=PORT, default=8443, show_default=True, help="The TLS port. 0 picks a free port.")
 @click.option(
@@ -151,7 +109,38 @@ class TlsOptions:
     metavar="NAMESPACE/NAME",
     help="The Lease that elects the replica that releases VMs whose pin can't hold. Default: no replica does.",
 )
-@tls_options
+@click.option(
+    "--tls-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder with tls.crt, tls.key and ca.crt. The server reloads the files when they change. Default: "
+    "self-signed files for this run, valid for a year.",
+)
+@click.option(
+    "--tls-secret",
+    type=namespace_and_name,
+    metavar="NAMESPACE/NAME",
+    help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
+)
+@click.option(
+    "--tls-name",
+    "tls_names",
+    multiple=True,
+    metavar="DNS",
+    help="A DNS name of the webhook for the certificate in the Secret. Can be repeated.",
+)
+@click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    help="The MutatingWebhookConfiguration whose caBundle the replicas keep equal to ca.crt.",
+)
+@click.option(
+    "--client-ca-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Accept only clients with a certificate from a CA in this file. The server reloads the file when it "
+    "changes. Default: accept all clients.",
+)
 @live_options
 def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     snapshots: tuple[Path, ...],

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkstemp
 
 import click
 import msgspec
@@ -72,12 +73,17 @@ def _write(path: Path, content: bytes) -> None:
     if path == STANDARD_OUTPUT:
         click.echo(content, nl=False)
         return
-    is_device = path.exists() and not path.is_file()
-    target = path if is_device else path.resolve()  # replaces the file that a symbolic link leads to, not the link
-    written = target if is_device else target.with_name(f".{target.name}.partial")
     try:
-        with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        written.replace(target)  # of a device: with itself, which changes nothing
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        target = Path(os.path.realpath(path))  # replaces the file that a symbolic link leads to, not the link
+        descriptor, partial = mkstemp(prefix=".snapshot-", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            Path(partial).replace(target)
+        finally:  # also after Ctrl-C
+            Path(partial).unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"{display_name(path)}: {error.strerror}; specify a writable file") from None
+        raise BadInput(f"{display_name(path)}: {error.strerror}; specify a writable file with enough space") from None

@@ -10,10 +10,11 @@ import click
 from certs import CONFIGURATIONS
 from webhook.commands.doctor import installed_webhook, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
-from webhook.commands.options import as_data, connect, live_options, output_option
+from webhook.commands.options import SECONDS, as_data, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
 from webhook.reading.api import Denied
+from webhook.reading.documents import BadInput
 from webhook.reading.installation import Installation, find_installation
 
 NAME = "kubevirt-scheduler"
@@ -58,7 +59,7 @@ CONFIGURATION = "configuration"
 @click.option("--pre", is_flag=True, help="Check the cluster before you install the chart.")
 @click.option(
     "--calls",
-    type=click.FloatRange(0),
+    type=SECONDS,
     metavar="SECONDS",
     help="Check only whether the API server calls the webhook for a pod that you create, and retry for this time.",
 )
@@ -80,23 +81,17 @@ CONFIGURATION = "configuration"
 @output_option("list", "json")
 @live_options
 def doctor(
-    pre: bool,
-    calls: float | None,
-    namespace: str | None,
-    configuration: str,
-    output: str,
-    **live: str | None,
+    pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str, **live: str | None
 ) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
-    The command changes nothing. With --calls, you need only
-    the right to create pods; `helm test` runs it.
+    The command changes nothing. With --calls, you need only the right to create pods; `helm test` runs it.
 
     \b
     Exit status:
       0  no check failed; warnings are possible
       1  a check failed
-      2  no check failed, but you lack the right for one; or the cluster can't be read
+      2  no check failed, but one could not be made; or the cluster can't be read
 
     \b
     Examples:
@@ -107,26 +102,31 @@ def doctor(
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     namespace = namespace or (NAME if pre else "default")
     inspection = Inspection(connect(**live), read_settings(os.environ), configuration, namespace)
-    if calls is not None:
-        findings = [("calls", webhook_calls.own_calls(inspection, calls))]
-    else:
-        before = (finding for name, check in BEFORE.items() for finding in _results(name, partial(check, inspection)))
-        findings = list(before if pre else _check_after(inspection))
+    findings = list[Finding]()
+    for finding in _check(inspection, calls, pre=pre):
+        findings.append(finding)
+        if output == "list":  # at once: a later check may wait for an API server that does not answer
+            click.echo(_lines(*finding), nl=False)
     if output == "json":
         click.echo(_as_json(findings), nl=False)
-    else:
-        click.echo("".join(_lines(findings)), nl=False)
     levels = {result.level for _, result in findings}
     if levels & {Level.FAILURE, Level.UNKNOWN}:
         raise click.exceptions.Exit(1 if Level.FAILURE in levels else EXIT_UNKNOWN)
 
 
-def _check_after(inspection: Inspection) -> Iterator[Finding]:
+def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[Finding]:
+    if calls is not None:
+        yield "calls", webhook_calls.own_calls(inspection, calls)
+        return
+    if pre:
+        for name, check in BEFORE.items():
+            yield from _results(name, partial(check, inspection))
+        return
     try:
         configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
         found = find_installation(inspection, configuration, os.environ) if configuration else None
     except Denied as error:
-        yield CONFIGURATION, _not_checked(error)
+        yield _not_checked(CONFIGURATION, error)
         return
     if found is None:
         finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
@@ -134,20 +134,22 @@ def _check_after(inspection: Inspection) -> Iterator[Finding]:
         yield CONFIGURATION, failure(finding, advice)
         return
     inspection = replace(inspection, settings=found.settings)
-    for name, check in AFTER.items():
-        yield from _results(name, partial(check, inspection, found))
+    for name, check_installed in AFTER.items():
+        yield from _results(name, partial(check_installed, inspection, found))
 
 
-def _results(name: str, check: Callable[[], Iterator[Result]]) -> list[Finding]:
+def _results(name: str, check: Callable[[], Iterator[Result]]) -> Iterator[Finding]:
     try:
-        return [(name, result) for result in check()]
-    except Denied as error:
-        return [(name, _not_checked(error))]
+        for result in check():
+            yield name, result
+    except BadInput as error:
+        yield _not_checked(name, error)
 
 
-def _not_checked(error: Denied) -> Result:
-    advice = "Run the command as a user with this right, for example as a cluster administrator."
-    return Result(Level.UNKNOWN, f"not checked: {error}", advice)
+def _not_checked(name: str, error: BadInput) -> Finding:
+    user = "Run the command as a user with this right, for example as a cluster administrator."
+    advice = user if isinstance(error, Denied) else "Repeat the command when the API server answers."
+    return name, Result(Level.UNKNOWN, f"{name}: not checked: {error}", advice)
 
 
 def _as_json(findings: Iterable[Finding]) -> str:
@@ -165,8 +167,6 @@ def _as_json(findings: Iterable[Finding]) -> str:
     return as_data({"checks": checks, "summary": counts})
 
 
-def _lines(findings: Iterable[Finding]) -> Iterator[str]:
-    for name, result in findings:
-        yield f"{MARKS[result.level]} {printable(result.finding)}\n"
-        if result.advice:
-            yield f"    {printable(result.advice)} ({DOCS}#{name})\n"
+def _lines(name: str, result: Result) -> str:
+    advice = f"    {printable(result.advice)} ({DOCS}#{name})\n" if result.advice else ""
+    return f"{MARKS[result.level]} {printable(result.finding)}\n{advice}"

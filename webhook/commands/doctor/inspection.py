@@ -16,7 +16,7 @@ class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILURE = "failure"
-    UNKNOWN = "unknown"  # the user lacks the right for the check
+    UNKNOWN = "unknown"  # the user lacks the right for the check, or the API server fails
 
 
 @dataclass(frozen=True, slots=True)

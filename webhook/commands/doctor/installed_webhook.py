@@ -94,8 +94,8 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
     try:
         report = status(objects, now)
     except CertificateError as error:
-        if error.cause is Cause.FORBIDDEN:
-            raise Denied(str(error)) from None
+        if error.cause in (Cause.FORBIDDEN, Cause.UNREACHABLE):
+            raise (Denied if error.cause is Cause.FORBIDDEN else BadInput)(str(error)) from None
         yield failure(str(error), advice)
         return
     if report.problem:

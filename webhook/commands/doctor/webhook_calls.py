@@ -76,7 +76,7 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def own_calls(inspection: Inspection, seconds: float) -> Result:
+def own_calls(inspection: Inspection, seconds: int) -> Result:
     """Check the same with the user's own account, and wait for a call. Raises BadInput if the pod is rejected."""
     key = inspection.settings.opt_in_annotations[0]
     return _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.namespace, key), seconds))

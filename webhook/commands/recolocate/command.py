@@ -10,6 +10,7 @@ from webhook.cluster.client import ClusterClient
 from webhook.commands.fleet_source import Scope, assess_all, read_rates, show_reading, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
+    SECONDS,
     all_namespaces_option,
     connect,
     live_options,
@@ -37,7 +38,7 @@ EXIT_FAILED = 1
 STORAGE_WARNING = (
     "According to Longhorn's documentation, its RWX volumes over NFS do not support live migration. KubeVirt does "
     "migrate VMs with such volumes. So the first VM of each StorageClass migrates alone, and the command watches it "
-    "for {settle:g} seconds. The command stops at the first failure. Read more: docs/guides/recolocate.md"
+    "for {settle} seconds. The command stops at the first failure. Read more: docs/guides/recolocate.md"
 )
 TOO_OLD = (
     "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
@@ -63,8 +64,8 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 )
 @click.option(
     "--settle",
-    type=click.FloatRange(0),
-    default=60.0,
+    type=SECONDS,
+    default=60,
     show_default=True,
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
@@ -81,7 +82,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     yes: bool,
     most: int | None,
     parallel: int,
-    settle: float,
+    settle: int,
     restart_list: bool,
     output: str,
     prometheus: str,
@@ -161,7 +162,7 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     return make_plan(chosen, inventory.store, Surroundings(settings, unfinished, rates))
 
 
-def _print_risks(named: Sequence[Proposal], settle: float | None) -> None:
+def _print_risks(named: Sequence[Proposal], settle: int | None) -> None:
     for each in named:
         if not isinstance(each.result, Move):
             click.echo(printable(f"{'/'.join(each.status.machine.key)} stays: {why(describe(each))}"), err=True)

@@ -98,6 +98,10 @@ class Reporter:
         """Report the result of a run, and the migrations that it leaves running."""
         counts = Counter(each.stage for each in run.relocations)
         left = [(each.move.namespace, each.migration) for each in run.relocations if each.stage in IN_FLIGHT]
+        if run.stopped:  # first, because standard output may be closed
+            self.note(f"Stopped: {run.stopped}")
+        for namespace, name in left:
+            self.note(f"Still running: migration {name} in namespace {namespace}")
         if self._as_json:
             summary = {stage.value.lower(): counts[stage] for stage in Stage}
             names = ["/".join(each) for each in left]
@@ -105,10 +109,6 @@ class Reporter:
             return
         numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
         click.echo(f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
-        if run.stopped:
-            self.note(f"Stopped: {run.stopped}")
-        for namespace, name in left:
-            self.note(f"Still running: migration {name} in namespace {namespace}")
 
 
 class MigrationRun:
@@ -145,6 +145,9 @@ class MigrationRun:
                     self._change(runs.stopped(self._run, str(error)))
                     break
                 self._report.note(f"A request failed, retrying: {error}")
+            except OSError as error:  # of a pipe that is closed, or a full disk
+                self._run = runs.stopped(self._run, f"cannot write to standard output: {error.strerror}")
+                break
             if self._presses.count and not self._run.stopped:
                 self._change(runs.stopped(self._run, INTERRUPTED))
                 self._report.note(
