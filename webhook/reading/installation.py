@@ -81,9 +81,9 @@ def _webhook(
     configuration: JsonObject, deployment: JsonObject, pods: list[JsonObject], shell: Mapping[str, str]
 ) -> Webhook:
     obstacle = _why_not_called(configuration, pods)
+    unread = Activity.NOT_CALLED if obstacle else Activity.UNKNOWN
     if not deployment:
-        activity = Activity.NOT_CALLED if obstacle else Activity.UNKNOWN
-        return Webhook.of_environment(shell, activity, obstacle or "the webhook's Deployment is not found")
+        return Webhook.of_environment(shell, unread, obstacle or "the webhook's Deployment is not found")
     source = f"Deployment {text(deployment, 'metadata', 'namespace')}/{text(deployment, 'metadata', 'name')}"
     environment = mappings(serving_container(mapping(deployment, "spec", "template")), "env")
     named = ((text(each, "name"), text(each, "value")) for each in environment)
@@ -91,7 +91,7 @@ def _webhook(
     try:
         settings = read_settings(variables)
     except SettingsError as error:
-        return Webhook.of_environment(shell, Activity.UNKNOWN, f"this version cannot read those of {source}: {error}")
+        return Webhook.of_environment(shell, unread, obstacle or f"this version cannot read those of {source}: {error}")
     activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
     version = text(deployment, "metadata", "labels", VERSION_LABEL)
     return Webhook(settings, activity, source, obstacle, version, variables)
