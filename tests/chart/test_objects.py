@@ -165,13 +165,21 @@ def test_the_egress_rules_admit_the_api_servers_and_dns_only() -> None:
     assert "egress" not in find_one(render({"networkPolicy": values | {"egress": {}}}), "NetworkPolicy")["spec"]
 
 
-# --- images ---
+# --- both kinds of pods ---
 
 
 def pods(values: Object) -> list[Object]:
     """The specs of both kinds of pods: the replicas, `helm test`."""
     objects = render(values)
     return [find_one(objects, "Deployment")["spec"]["template"]["spec"], find_one(objects, "Pod")["spec"]]
+
+
+def test_security_contexts_of_the_values_apply_to_all_pods() -> None:
+    values: Object = {"podSecurityContext": {"fsGroup": 7}, "securityContext": {"runAsUser": 8}}
+    found = [(pod["securityContext"], pod["containers"][0]["securityContext"]) for pod in pods(values)]
+    assert [(pod["fsGroup"], pod["runAsNonRoot"], container["runAsUser"]) for pod, container in found] == [
+        (7, True, 8)
+    ] * 2
 
 
 def images(values: Object) -> dict[str, str]:

@@ -38,22 +38,16 @@
 {{/* OpenShift assigns user ids per namespace, and its SCC restricted-v2 refuses others. "auto" is the only string. */}}
 {{- define "kubevirt-scheduler.podSecurityContext" -}}
 {{- $here := .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
-runAsNonRoot: true
-{{- if not (kindIs "string" .Values.openshift | ternary $here .Values.openshift) }}
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-{{- end }}
-seccompProfile:
-  type: RuntimeDefault
+{{- $openshift := kindIs "string" .Values.openshift | ternary $here .Values.openshift -}}
+{{- $ids := $openshift | ternary (dict) (dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532) -}}
+{{- $ours := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $ids -}}
+{{- mergeOverwrite $ours (default (dict) .Values.podSecurityContext) | toYaml -}}
 {{- end }}
 
 {{/* Processes write to /dev/shm, the memory that every runtime mounts into a pod, so they need no volume. */}}
 {{- define "kubevirt-scheduler.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $ours := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- mergeOverwrite $ours (default (dict) .Values.securityContext) | toYaml -}}
 {{- end }}
 
 {{/* Spread replicas if possible. A second replica on the same node is better than none. */}}
