@@ -95,10 +95,7 @@ def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, fo
 
 
 def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[float], None]) -> PassResult:
-    """Take a step before it is due, or START if that is due; retry a few times if a replica writes first.
-
-    Raises CertificateError.
-    """
+    """Take a step before it is due, or START if that is due; retry a few conflicts. Raises CertificateError."""
     problem = "another step comes first"
     for _ in range(MAX_TRIES):
         try:
