@@ -115,6 +115,13 @@ def test_a_large_pod_is_read_without_its_large_fields(server: ApiServer) -> None
     assert (found["spec"]["tolerations"], bool(found["spec"]["affinity"])) == (None, True)
 
 
+def test_the_deleted_pod_in_the_response_is_not_decoded(server: ApiServer) -> None:
+    server.script("delete", "pods", body(b"no JSON"))
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.step()
+    assert harness.releaser.released == {Reason.NODE_CORDONED: 1}
+
+
 class WatchedSettings(Settings):
     """Settings that count how often they are read while a decision would have to wait (True), and otherwise."""
 

@@ -145,12 +145,9 @@ class Releaser:
 
     def _read(self, cached: Pod) -> JsonObject | None:
         """Read a pod as the caches decode it. A list of one name needs no right besides those of the caches."""
-        path = PODS.path_in(cached.namespace)
-        for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
-            for pod in map(PODS.decode, items):
-                if text(pod, "metadata", "uid") == cached.uid:
-                    return pod
-        return None
+        pages = self._cluster.pages(PODS.path_in(cached.namespace), fieldSelector=f"metadata.name={cached.name}")
+        found = (pod for _, items in pages for pod in map(PODS.decode, items))
+        return next((pod for pod in found if text(pod, "metadata", "uid") == cached.uid), None)
 
     def _why_kept(self, stuck: StuckPod) -> str:
         if self._clock() < stuck.forbidden_until:
