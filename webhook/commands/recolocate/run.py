@@ -107,8 +107,9 @@ class Reporter:
             names = ["/".join(each) for each in left]
             click.echo(json.dumps({"summary": summary, "stopped": run.stopped or None, "left": names}))
             return
-        numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
-        click.echo(f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
+        numbers = ", ".join(f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage])
+        vms = "1 VM" if counts.total() == 1 else f"{counts.total()} VMs"
+        click.echo(f"{vms}: {numbers}" if numbers else "No VM to migrate.")
 
 
 class MigrationRun:
