@@ -180,7 +180,7 @@ class ClusterClient:
     def send(
         self, method: str, path: str, body: JsonObject, timeout: float, warnings: list[str] | None = None
     ) -> JsonObject:
-        """Write one object and return the result, {} of a deletion. Adds the response's warnings. Raises ClusterError."""
+        """Write one object and return the result, {} if deleted. Adds the response's warnings. Raises ClusterError."""
         written = self._read_body(method, path, {}, timeout, body, warnings=warnings)
         return {} if method == "DELETE" else _decode(_OBJECT, written)  # to decode a deleted pod may take 30 ms
 
