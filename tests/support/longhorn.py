@@ -201,8 +201,9 @@ class Longhorn:
         pod["metadata"]["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
         del pod["metadata"]["managedFields"]
         affinity: Object = {}
-        if terms := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
-            affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+        if allowed := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
+            term = {"matchExpressions": allowed}
+            affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
         if lost := self._lost_nodes.get(volume):
             avoided = {"key": "metadata.name", "operator": "NotIn", "values": [lost]}
             preferred = [{"weight": 100, "preference": {"matchFields": [avoided]}}]
@@ -212,11 +213,10 @@ class Longhorn:
         return pod
 
     def _allowed_topologies(self, storage_class: str) -> list[Object]:
+        """Return the expressions of all topologies, which Longhorn puts into one term."""
         found = self._get(f"{STORAGE}/storageclasses/{storage_class}") if storage_class else None
-        return [
-            {"matchExpressions": [{"operator": "In", **label} for label in term["matchLabelExpressions"]]}
-            for term in (found or {}).get("allowedTopologies", [])
-        ]
+        topologies = (found or {}).get("allowedTopologies", [])
+        return [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
 
     def _delete(self, path: str) -> None:
         with suppress(ApiError):
