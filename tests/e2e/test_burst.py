@@ -48,7 +48,8 @@ def test_30_vms_that_start_together_all_run_whichever_replica_decides(
         scenario.use_webhook(replicas.first)
         replicas.wait_until_all(lambda: scenario.target_node(claims[-1]) == node, f"a decision for {node}")
         route(replicas)
-        pods = scenario.known(*(scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(BURST)))
+        pods = [scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(BURST)]
+        pods = scenario.known(*pods, replicas=replicas.all)
         created = burst.create(scenario, pods)
         found = burst.outcome(scenario, created, LIMIT)
     p50, p99 = burst.latencies(created)

@@ -151,8 +151,8 @@ def test_a_volume_or_a_device_keeps_the_vm_from_the_node(
     _, node = scenario.add_attached_volume()
     fields = prepare(scenario, node)
 
-    def vm(name: str) -> Object:
-        pod = scenario.vm_pod(name, "disk1")
+    def vm(name: str, **options: None) -> Object:
+        pod = scenario.vm_pod(name, "disk1", **options)
         pod["spec"]["volumes"] += fields.get("volumes", [])
         resources = pod["spec"]["containers"][0]["resources"]
         for kind in "requests", "limits":
@@ -163,6 +163,7 @@ def test_a_volume_or_a_device_keeps_the_vm_from_the_node(
         return str(scenario.dry_run(vm("trial"))["metadata"]["annotations"][DECISION])
 
     plane.wait(lambda: decision().startswith(f"{reason}: "), 20, f"a decision with reason {reason}")
+    scenario.wait_rejected(node, vm("probe", opt_in=None))
     guarded = scenario.create(vm("vm1"))
     assert scenario.wait_running(guarded) != node
 

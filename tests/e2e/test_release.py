@@ -176,6 +176,7 @@ def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
         [controller.prepare(scenario.anti_affinity_pod(claim, claim, f"{claim}-{each}")) for each in "ab"]
         for claim in claims
     ]
+    scenario.wait_known(replicas.all)
     for number, pair in enumerate(pairs):
         burst.create(scenario, pair, delays=(0.0, GAPS[number % len(GAPS)]))
     nodes = controller.wait_all_running(LIMIT)

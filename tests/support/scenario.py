@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -214,20 +214,24 @@ class Scenario:
         pod["spec"]["affinity"]["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         return pod
 
-    def known(self, *pods: Object) -> list[Object]:
-        """Return pods that `vm_pod` built once the webhook has seen their new VMIs: only then, a decision reserves.
+    def known(self, *pods: Object, replicas: Sequence[Webhook] = ()) -> list[Object]:
+        """Return pods that `vm_pod` built once the webhook or all these replicas have seen their new VMIs."""
+        owned = [self.owned(pod) for pod in pods]
+        self.wait_known(replicas or [self._webhook])
+        return owned
+
+    def wait_known(self, replicas: Sequence[Webhook]) -> None:
+        """Wait until the replicas have seen all VMIs: only then, a decision reserves.
 
         virt-controller creates a pod only after its own watch has shown it the VMI.
         """
-        owned = [self.owned(pod) for pod in pods]
         path = "/apis/kubevirt.io/v1/virtualmachineinstances"
 
         def are_known() -> bool:
-            cached = self._webhook.metric(CACHED_VMIS) if self._webhook else None
-            return cached == len(self.plane.request("GET", path)["items"])
+            vmis = len(self.plane.request("GET", path)["items"])
+            return all(each.metric(CACHED_VMIS) == vmis for each in replicas)
 
         self.plane.wait(are_known, 20, "the VMIs in the webhook's cache")
-        return owned
 
     def create(self, pod: Object) -> str:
         """Create a pod and return its name."""
@@ -329,12 +333,12 @@ class Scenario:
 
         return self.plane.wait(message, 20, f"pod {self.namespace}/{pod} unschedulable")
 
-    def wait_rejected(self, node: str) -> str:
-        """Wait until the scheduler rejects VMs on a node, and return the scheduler's message.
+    def wait_rejected(self, node: str, pod: Object | None = None) -> str:
+        """Wait until the scheduler rejects VMs, or this one, on a node, and return the scheduler's message.
 
         The scheduler has its own watches, so it may learn of a change later than the webhook.
         """
-        pod = self.vm_pod("probe", opt_in=None)
+        pod = pod or self.vm_pod("probe", opt_in=None)
         pod["spec"]["nodeSelector"][HOSTNAME] = node
 
         def message() -> str:
