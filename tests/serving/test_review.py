@@ -47,6 +47,7 @@ def test_fields_skipped_by_the_decoder_do_not_affect_the_decision(file: Path) ->
     assert "env" not in json.dumps(decoded)
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     ("body", "message"),
     [
