@@ -123,6 +123,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(("field", "value", "message"), DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_field_is_reported_but_its_content_is_not_quoted(field, value, message):
     result = read(changed(field, value))

@@ -93,6 +93,7 @@ def test_the_pages_of_large_objects_are_small(server: ApiServer, cluster: Cluste
     assert max(map(len, pages[2:])) <= MAX_PAGE_BYTES // len(note)
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     "content",
     [
@@ -280,6 +281,7 @@ def test_missing_credentials_raise_an_error_that_names_the_searched_places(
     assert capfd.readouterr() == ("", "")  # only the command writes to standard output
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -55,6 +55,7 @@ def test_what_is_not_json_raises_an_error() -> None:
         decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), PODS.shape)
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_a_page_with_a_deeply_nested_object_is_not_taken_apart_at_once() -> None:
     """The parts of a page of 4 MiB took 130 MB, and no other thread ran for 2 s."""
     raw = b"[" + b'{"a":1},' * 50_000 + b"[" * 10_000 + b"]" * 10_001

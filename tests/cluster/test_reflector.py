@@ -183,6 +183,7 @@ def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache)
     assert logs == [{"event": "synced", "log_level": "info", "resource": CLAIMS, "objects": 1}]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("levels", [90, 700, 985, 10_000])
 def test_an_object_of_any_depth_is_stored_and_ends_neither_a_list_nor_a_watch(server: ApiServer, levels: int) -> None:
     """One pod of 10 KB with made-up managedFields ended each list and each watch of pods, in all replicas."""

@@ -103,6 +103,7 @@ def test_a_malformed_object_is_decided_and_explained_or_rejected(path: tuple[str
             assert result.exit_code == 0 or len(result.stderr.splitlines()) <= 2  # a warning about the snapshot
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     "content",
     [
