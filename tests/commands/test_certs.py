@@ -155,6 +155,13 @@ def put_expired_certificate(api, self_managed):
         put_foreign_secret(api, ca=ca, leaf=leaf)
 
 
+def put_certificate_of_another_ca(api):
+    now = datetime.now(UTC)
+    ca = issue_ca(now)
+    put_foreign_secret(api, ca=ca, leaf=issue_leaf(issue_ca(now), NAMES, now))
+    api.publish(ca.certificate)
+
+
 STATUSES = {
     "no problem": (lambda _: None, 0),
     "no webhooks": (lambda api: api.configuration.update(webhooks=[]), 0),
@@ -163,6 +170,7 @@ STATUSES = {
     "missing configuration": (lambda api: api.objects.pop(CONFIGURATION_PATH), 1),
     "expired certificate": (lambda api: put_expired_certificate(api, self_managed=True), 1),
     "expired certificate in a foreign Secret": (lambda api: put_expired_certificate(api, self_managed=False), 1),
+    "certificate of another CA": (put_certificate_of_another_ca, 1),
     "missing Secret": (lambda api: api.objects.pop(SECRET_PATH), 2),
 }
 
