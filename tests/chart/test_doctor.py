@@ -124,7 +124,9 @@ def test_a_user_with_few_rights_learns_what_was_not_checked(installed: Replicas,
     assert found == {"configuration": [found["configuration"][0]]}
     level, finding = found["configuration"][0]
     assert level == "unknown"
-    assert finding.startswith("not checked: the API server responded with 403: mutatingwebhookconfigurations")
+    assert finding.startswith(
+        "configuration: not checked: the API server responded with 403: mutatingwebhookconfigurations"
+    )
     code, found = run_doctor(kubeconfig, "--pre")
     ((level, finding),) = found["rights"]
     assert (code, level, finding.count("create ")) == (1, "failure", len(CLUSTER_SCOPED) + len(NAMESPACED))
