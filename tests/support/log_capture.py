@@ -1,4 +1,4 @@
-"""Capture the events that the product logs, as dicts."""
+"""Capture the events that the product logs, as dicts, and read the log of a process."""
 
 import logging
 from collections.abc import Iterator
@@ -36,3 +36,8 @@ def capture_logs() -> Iterator[list[Object]]:
     finally:
         root.handlers = before[0]
         root.setLevel(before[1])
+
+
+def whole_lines(log: str) -> list[str]:
+    """Return the lines of a process's log, without a last one that the process may still be writing."""
+    return [line for line in log.splitlines(keepends=True) if line.endswith("\n")]

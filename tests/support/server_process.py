@@ -18,6 +18,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from tests.support.builders import node, storage
+from tests.support.log_capture import whole_lines
 from tests.support.paths import REVIEWS
 
 # Warnings are errors, except for one socket: gunicorn leaks it when it inspects the listener.
@@ -45,8 +46,8 @@ class ServerProcess:
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:
-        """The parsed log; each line is JSON. The server may still be writing the last one."""
-        return [json.loads(line) for line in self.log.splitlines(keepends=True) if line.endswith("\n")]
+        """The parsed log; each line is JSON."""
+        return [json.loads(line) for line in whole_lines(self.log)]
 
     def client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca))

@@ -16,6 +16,7 @@ from certs.authority import issue_ca, issue_leaf
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import STARTED, Process, free_ports
+from tests.support.log_capture import whole_lines
 
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -173,9 +174,8 @@ class Webhook:
 
     def log(self) -> list[Object]:
         """Return the JSON lines of the process's log."""
-        lines = self.process.log.read_text(errors="replace").splitlines(keepends=True)
-        whole = (line for line in lines if line.endswith("\n"))  # the process may be writing the last one
-        return [json.loads(line) for line in whole if line.startswith("{")]
+        lines = whole_lines(self.process.log.read_text(errors="replace"))
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def pids(self) -> list[int]:
         """Return the process ids of the process and its workers."""
