@@ -1,14 +1,18 @@
 """A large object is decoded without what is too large to decode."""
 
 import json
+import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
-from webhook.cluster.kind import MAX_FIELD, decode_json, decode_large
+from tests.support.own_process import run_in_child_process
+from webhook.cluster.kind import MAX_FIELD, Kind, decode_json, decode_large, map_of, object_of
 from webhook.cluster.kinds import PODS, read_pod
 from webhook.placement.objects.pod import UNDECODED
 
@@ -65,3 +69,24 @@ def test_a_page_with_a_deeply_nested_object_is_not_taken_apart_at_once() -> None
     tracemalloc.stop()
     assert (len(found), len(found[-1])) == (50_001, 2 * 99)
     assert peak < 20 * len(raw)
+
+
+def test_threads_that_decode_kinds_with_a_shared_part_do_not_crash() -> None:
+    """Crashes in msgspec came when two reflectors made the decoders of such kinds at once: 3 times in an afternoon."""
+    run_in_child_process(decode_kinds_in_threads)
+
+
+def decode_kinds_in_threads(threads: int = 4, rounds: int = 150) -> None:
+    sys.setswitchinterval(1e-6)
+    item = msgspec.Raw(b'{"metadata": {"name": "one"}, "spec": {"shared": {"inner": {"inner": {"a": 1}}}}}')
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(rounds):
+            shared = map_of(inner=map_of("b c", inner=map_of("a")))
+            kinds = [Kind("v1", "Any", object_of(spec=map_of(shared=shared))) for _ in range(threads)]
+            barrier = Barrier(threads)
+
+            def decode(kind: Kind, barrier: Barrier = barrier) -> Object:
+                barrier.wait()
+                return kind.decode(item)
+
+            assert all(found["spec"]["shared"]["inner"]["inner"] == {"a": 1} for found in pool.map(decode, kinds))

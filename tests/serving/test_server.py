@@ -215,6 +215,21 @@ def test_a_stopped_worker_is_replaced_without_a_second_ready_line(tmp_path, sign
         assert server.process.stdout.read() == ""
 
 
+def test_a_crash_prints_the_frames_and_fails_the_test_that_ran_the_server(tmp_path):
+    """Three segmentation faults in an afternoon of tests failed none: gunicorn starts another worker."""
+    with pytest.raises(AssertionError, match="was sent SIGSEGV"):
+        run_server_that_crashes(tmp_path)
+    log = (tmp_path / "log").read_text()
+    assert "Fatal Python error: Segmentation fault" in log
+    assert "in run_once" in log
+
+
+def run_server_that_crashes(folder):
+    with run_server(folder) as server:
+        os.kill(server.worker_pid(), signal.SIGSEGV)
+        assert until(lambda: "was sent SIGSEGV" in server.log)
+
+
 def try_review(server):
     try:
         return server.review()

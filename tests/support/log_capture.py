@@ -1,6 +1,7 @@
 """Capture the events that the product logs, as dicts, and read the log of a process."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,3 +42,13 @@ def capture_logs() -> Iterator[list[Object]]:
 def whole_lines(log: str) -> list[str]:
     """Return the lines of a process's log, without a last one that the process may still be writing."""
     return [line for line in log.splitlines(keepends=True) if line.endswith("\n")]
+
+
+# No test sends these. gunicorn's master logs of which signal a worker died; of other programs, the status has it.
+_CRASHES = re.compile(r"was sent (?:SIG(?:SEGV|BUS|ILL|FPE|ABRT))|Fatal Python error: .*")
+CRASH_SIGNALS = frozenset({-4, -6, -7, -8, -11})  # as `Popen.returncode`
+
+
+def crashes(log: str, status: int | None = None) -> list[str]:
+    """Return each crash of a process and its workers: a signal that no test sends."""
+    return _CRASHES.findall(log) + [f"status {status}"] * (status in CRASH_SIGNALS)

@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from tests.support.builders import node, storage
-from tests.support.log_capture import whole_lines
+from tests.support.log_capture import crashes, whole_lines
 from tests.support.paths import REVIEWS
 
 # Warnings are errors, except for one socket: gunicorn leaks it when it inspects the listener.
@@ -200,6 +200,9 @@ def run_server(
                     process.wait(TIMEOUT)
                 except subprocess.TimeoutExpired:
                     process.kill()
+        if log_file.is_file():  # not a pipe
+            found = crashes(log_file.read_text(), process.returncode)
+            assert not found, f"the server crashed: {found}"
 
 
 def parse_ready_line(process: subprocess.Popen[str], ready: dict[str, str], log_file: Path) -> ServerProcess:

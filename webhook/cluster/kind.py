@@ -62,6 +62,10 @@ class Kind:
     required: bool = True
     metadata_only: bool = False
 
+    def __post_init__(self) -> None:
+        """Make the decoder now, in the thread that imports the kinds."""
+        _decoder(self.shape)
+
     @property
     def plural(self) -> str:
         """Return the resource's name in the API."""
@@ -122,7 +126,7 @@ class Kind:
             item: JsonObject = decode_json(_decoder(self.shape), raw)
         except (ValueError, RecursionError):
             try:
-                item = decode_json(_decoder(Any), raw)
+                item = decode_json(_ANY, raw)
             except (ValueError, RecursionError):
                 raise MalformedObject("", "not valid JSON") from None
         return item if isinstance(item, dict) else {}
@@ -157,6 +161,8 @@ def decode_json(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw | bytes) -> T
         return decoder.decode(b"".join([*kept, content[copied:]]))
 
 
+# Two threads must not make decoders: msgspec publishes its table of a TypedDict's fields before it fills the table. A
+# decoder of another thread that has the same part reads null pointers: three segmentation faults in an afternoon.
 @cache
 def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(shape)
@@ -189,6 +195,7 @@ def object_of(names: str = "", metadata: Any = None, **parts: Any) -> Any:
 
 # Decoding of large objects
 
+_ANY = msgspec.json.Decoder()
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL = msgspec.Raw(b"null")

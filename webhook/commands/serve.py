@@ -1,5 +1,6 @@
 """`kubevirt-scheduler serve`: respond to the API server's admission reviews over TLS."""
 
+import faulthandler
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -168,6 +169,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
+    faulthandler.enable()  # a crash in a library prints the frames of all threads, without values
     log_stream, log_limit = LogStream(STDERR), LogLimit()
     log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from tests.support.log_capture import crashes
+
 # Runs in the child and execs the program, under the same pid. Linux kills the program when the thread that started it
 # ends, even if that thread was killed. So start programs from a thread that lasts: the main thread. (Not a preexec_fn:
 # Python runs it after the fork, where a lock that another thread held stays locked forever.)
@@ -92,6 +94,8 @@ class Process:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
+            if found := crashes(self.log.read_text(errors="replace") if self.log.exists() else "", self._child.poll()):
+                raise ProcessError(f"{self.name} crashed: {', '.join(found)}\n{self.tail()}")
 
     def wait_for_exit(self, seconds: float) -> int:
         """Wait until the program exits, after a signal from the caller, and return its exit status."""
