@@ -49,6 +49,53 @@ def is_readable(sock):
 LONGEST_REVIEW = 3.0  # seconds
 
 
+# CPU
+
+FILLERS = [*';,=%/\\"(<: ', "//", "a=b;", '";a="', "&a=b", "&timeout=1s", "\xff"]
+HEADERS = "Content-Type", "Host", "Connection", "Accept", "Transfer-Encoding", "Content-Length", "Expect", "Cookie", "X"
+TARGETS = "/", "/mutate", "/mutate?", "/mutate?timeout=", "http://", "/readyz?verbose", "/metrics?"
+FIELDS = {"Host": "x", "Content-Type": "application/json", "Content-Length": "2"}
+
+
+def cpu_seconds(pid):
+    """The CPU time of all threads of a process; its own clock has ticks of 10 ms."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def requests_with_filler():
+    """A request for each header and each filler in it, and for each target."""
+    for filler, size in [*((each, 7000) for each in FILLERS), (";", 60_000)]:
+        fill = '; a="' + (filler * size)[:size]
+        for name in HEADERS:
+            value = FIELDS.get(name, "") + fill
+            fields = "".join(f"{key}: {text}\r\n" for key, text in (FIELDS | {name: value}).items())
+            yield f"{name} {filler} {size}", f"POST /mutate HTTP/1.1\r\n{fields}\r\n{{}}"
+        fields = "".join(f"{key}: {text}\r\n" for key, text in FIELDS.items())
+        for target in TARGETS:
+            yield f"{target} {filler} {size}", f"GET {target}{fill} HTTP/1.1\r\n{fields}\r\n{{}}"
+
+
+@pytest.mark.parametrize("port", ["https", "http"])
+def test_no_header_and_no_target_costs_more_than_2_ms(shared_server, port):
+    """60 KB of semicolons in a Content-Type took `email.message` 2.2 s, and no other review was answered meanwhile."""
+    pid, costs = shared_server.worker_pid(), {}
+    connect = shared_server.connect_tls if port == "https" else lambda: socket.create_connection(shared_server.http)
+
+    def cost(request):
+        before = cpu_seconds(pid)
+        with connect() as sock, suppress(ConnectionError):
+            sock.sendall(request.encode("latin-1"))
+            assert sock.recv(100).startswith(b"HTTP/1.1 ")
+        return cpu_seconds(pid) - before
+
+    plain = min(cost("GET /x HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(20))  # with the TLS handshake
+    for name, request in requests_with_filler():
+        if (seconds := cost(request)) > plain + 0.002:
+            # Other threads of the worker run, too. No request equals another, so no cache helps.
+            costs[name] = min(seconds, *(cost(request.replace(" HTTP", f"?{each} HTTP", 1)) for each in range(5)))
+    assert {name: seconds for name, seconds in costs.items() if seconds > plain + 0.002} == {}
+
+
 # TLS
 
 

@@ -12,8 +12,8 @@ from webhook.serving.http.messages import Response, serialize
 from webhook.serving.http.parser import (
     BODY_BROKEN,
     BODY_LIMIT,
-    FIELDS_LIMIT,
     HEAD_LIMIT,
+    HEAD_TOO_LARGE,
     NO_EXPECTATIONS,
     NO_HOST,
     UNKNOWN_CODING,
@@ -181,7 +181,6 @@ def test_an_empty_line_starts_no_request(pieces):
         "GET * HTTP/1.1\r\n",
         "GET /\0 HTTP/1.1\r\n",
         "PRI * HTTP/2.0\r\n",
-        f"GET /{'x' * 8190} HTTP/1.1\r\n",
     ],
     ids=lambda line: repr(line[:40]),
 )
@@ -206,7 +205,6 @@ def test_a_chunked_body_in_http_1_0_is_rejected():
         b"0\r\nContent-Length: 5\r\n\r\n",
         b"0\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"0\r\nHost: y\r\n\r\n",
-        b"0\r\n" + b"A: b\r\n" * (FIELDS_LIMIT + 1) + b"\r\n",
     ],
     ids=repr,
 )
@@ -276,16 +274,24 @@ def test_a_chunked_body_is_rejected_at_the_first_byte_over_4_mib(excess, status)
     assert (failure[0] if failure else None) == status
 
 
+@pytest.mark.parametrize("piece", [1, 1000, 100_000], ids="in pieces of {}".format)
 @pytest.mark.parametrize(
     "head",
     [
-        HEAD + "A: b\r\n" * FIELDS_LIMIT + "\r\n",
-        HEAD + f"A: {'x' * 4000}\r\n" * (HEAD_LIMIT // 4000 + 1),
+        HEAD + "A: b\r\n" * (HEAD_LIMIT // 6) + "\r\n",
+        HEAD + f"A: {'x' * HEAD_LIMIT}\r\n\r\n",
+        f"GET /{'x' * HEAD_LIMIT} HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-    ids=["too many fields", "head too large"],
+    ids=["fields", "one field", "target"],
 )
-def test_a_head_over_a_limit_is_rejected(head):
-    assert failure_for(*(head[begin : begin + 1000] for begin in range(0, len(head), 1000))) == NOT_HTTP
+def test_a_head_over_8_kib_is_rejected(head, piece):
+    failure = failure_for(*(head[begin : begin + piece] for begin in range(0, len(head), piece)))
+    assert failure == (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
+
+
+def test_trailers_count_as_part_of_the_head():
+    failure = failure_for(CHUNKED + b"0\r\n" + b"A: b\r\n" * (HEAD_LIMIT // 6) + b"\r\n")
+    assert failure == (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
 
 
 def test_buffered_counts_the_bytes_of_a_request_until_it_is_taken():

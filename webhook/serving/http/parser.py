@@ -13,12 +13,13 @@ from webhook.serving.http.messages import Head, Request
 
 # The API server accepts objects up to 3 MiB (its MaxRequestBodyBytes); an update would send two of them.
 BODY_LIMIT = 4 * 1024 * 1024  # bytes
-HEAD_LIMIT = 64 * 1024  # bytes; the API server sends less than 1 KB
-TARGET_LIMIT = 8190  # bytes
-FIELDS_LIMIT = 100
+# bytes of the target and the fields, trailers included. The API server sends less than 1 KB. So Flask, the regular
+# expressions and all else that reads a head cost at most what 8 KiB cost.
+HEAD_LIMIT = 8 * 1024
 
 BODY_TOO_LARGE = "the body exceeds 4 MiB"
 NO_BODY = "this port accepts no body"
+HEAD_TOO_LARGE = "the head exceeds 8 KiB"
 BODY_BROKEN = "the body is truncated or its framing is invalid"
 HEAD_BROKEN = "malformed HTTP request"
 NO_HOST = "an HTTP/1.1 request requires a Host header"
@@ -53,6 +54,7 @@ class _Message:
     def reset(self) -> None:
         self.started = self.complete = False
         self.target, self.body = b"", bytearray()
+        self.head_size = 0
         self.head: Head | None = None
         self.fields: list[tuple[bytes, bytes]] = []
 
@@ -63,11 +65,18 @@ class _Message:
 
     def on_url(self, data: bytes) -> None:
         self.target += data
+        self._check_head_size(len(data))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._check_head_size(len(name) + len(value) + len(b": \r\n"))
         self.fields.append((name.lower(), value.strip(b" \t")))
-        if self.head and (name.lower() in NOT_IN_TRAILERS or len(self.fields) > FIELDS_LIMIT):
+        if self.head and name.lower() in NOT_IN_TRAILERS:
             raise Rejected
+
+    def _check_head_size(self, more: int) -> None:
+        self.head_size += more
+        if self.head_size > HEAD_LIMIT:
+            raise Rejected(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
@@ -81,8 +90,6 @@ class _Message:
         self.check_size(int(fields.get(b"content-length", 0)))
 
     def _check_head(self, fields: dict[bytes, bytes], version: str) -> None:
-        if len(self.fields) > FIELDS_LIMIT:
-            raise Rejected
         if len(self.fields) > len(fields):
             names = [name for name, _ in self.fields]
             if any(names.count(name) > 1 for name in AT_MOST_ONCE):
@@ -92,7 +99,7 @@ class _Message:
             raise Rejected(HTTPStatus.NOT_IMPLEMENTED, UNKNOWN_CODING)
         if (
             version not in {"1.0", "1.1"}
-            or (self.target == b"*" or len(self.target) > TARGET_LIMIT)
+            or self.target == b"*"
             or (coding is not None and (not coding or version == "1.0"))
         ):
             raise Rejected
@@ -156,7 +163,8 @@ class RequestParser:
         # Limit the bytes that are not body. Chunks of 128 bytes or more never reach the limit.
         body = len(message.body)
         if self.buffered - body > HEAD_LIMIT + body // 16 and not (self.failure or message.complete):
-            self.failure = self._broken()
+            too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE
+            self.failure = self._broken() if message.head else too_large
 
     def end_of_stream(self) -> None:
         """Record the end of the stream: an incomplete request becomes a failure."""

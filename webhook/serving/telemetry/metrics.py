@@ -21,7 +21,7 @@ from webhook.placement.settings import Action
 PREFIX = "kubevirt_scheduler_"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
-CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
+CODES = (200, 400, 404, 405, 408, 413, 415, 431, 500, 503)
 
 # A decision takes 0.2 ms, and the API server waits 10 s by default: everything slower than 1 s is just too slow.
 BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds
