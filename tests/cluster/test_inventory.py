@@ -252,6 +252,16 @@ def test_a_slow_count_does_not_delay_the_probes() -> None:
     assert counter.counts() is not first
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failed_count_leaves_no_old_number() -> None:
+    caches, clock = StillCaches(*FLEET), FakeClock()
+    counter = FleetCounter(caches, SETTINGS, clock)
+    assert counter.counts()
+    caches.catalog = lambda: 1 / 0
+    clock.now += COUNT_SECONDS
+    assert counter.counts() is None
+
+
 def test_a_count_is_reused_for_some_seconds() -> None:
     caches, clock = StillCaches(*FLEET), FakeClock()
     counter = FleetCounter(caches, SETTINGS, clock)

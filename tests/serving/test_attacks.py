@@ -210,6 +210,19 @@ def test_more_connections_than_the_file_limit_allows_leave_probes_and_reviews_al
             assert connection.getresponse().read()
 
 
+def test_an_api_server_keeps_its_connections_beside_many_peers_with_a_few_idle_ones_each(tmp_path):
+    """The API server's peer has more connections than any of the others, and lost 438 of 612 reviews."""
+    launcher = ("sh", "-c", 'ulimit -Sn 256 && ulimit -Hn 256 && exec "$@"', "sh")  # 64 connections
+    with run_server(tmp_path, launcher=launcher) as server, ExitStack() as stack:
+        api_server = [stack.enter_context(closing(server.connect())) for _ in range(10)]
+        for number in range(300):
+            if number >= len(api_server):
+                stack.enter_context(server.connect_tcp(f"127.0.1.{number % 100}"))
+            connection = api_server[number % len(api_server)]
+            connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+            assert json.loads(connection.getresponse().read())["response"]["allowed"]
+
+
 # Memory
 
 

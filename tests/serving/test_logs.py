@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import sys
+import threading
 
 import pytest
 
@@ -10,7 +12,14 @@ from tests.support.builders import settings
 from tests.support.fake_clock import FakeClock
 from webhook.placement.settings import LogLevel
 from webhook.serving.telemetry import logs
-from webhook.serving.telemetry.logs import LIMITED_EVENTS, LINES_PER_SECOND, MAX_BURST, LogLimit
+from webhook.serving.telemetry.logs import (
+    DECISIONS_PER_SECOND,
+    LINES_PER_SECOND,
+    MAX_BURST,
+    MAX_DECISIONS,
+    LogLimit,
+    UncaughtErrors,
+)
 
 SECRET = "not-a-real-passphrase"
 
@@ -47,9 +56,9 @@ def fail():
 
 def test_a_json_line_contains_time_level_and_fields():
     stream, handler = configured()
-    fields = {"pod": "vm1", "claims": 2, "dry_run": False, "node": None}
+    fields = {"pod": "vm1", "claims": 2, "dry_run": False, "node": None, "reason": "CoScheduled"}
     logging.getLogger("webhook").info("decided", extra=fields)
-    handler.info("decided", fields)
+    handler.decided(fields)
     written = lines(stream)
     assert all(line.pop("time").endswith("Z") for line in written)
     assert written == [{"event": "decided", "level": "info"} | fields] * 2
@@ -75,7 +84,7 @@ def test_library_loggers_write_json(name):
 def test_lines_below_the_log_level_are_dropped(name):
     stream, handler = configured(log_level=LogLevel.WARNING)
     logging.getLogger(name).info("dropped")
-    handler.info("dropped", {})
+    handler.decided({"reason": "CoScheduled"})
     logging.getLogger(name).warning("written")
     assert [line["event"] for line in lines(stream)] == ["written"]
 
@@ -127,21 +136,47 @@ def test_a_line_with_a_value_that_is_not_json_is_still_logged(value):
     assert lines(stream)[0]["vm"] == "vm1"
 
 
-@pytest.mark.parametrize("event", LIMITED_EVENTS)
-def test_a_flood_of_failed_requests_is_cut_to_a_burst_then_a_rate(event):
+def test_a_flood_of_one_cause_is_cut_to_a_burst_then_a_rate_and_the_next_line_counts_the_dropped_ones():
+    """One client wrote 11,500 lines in 5 s, and the kubelet's 50 MiB were overwritten within two minutes."""
     clock, stream = FakeClock(), io.StringIO()
     limit = LogLimit(clock)
-    logs.configure(settings(), stream, limit)
+    handler = logs.configure(settings(), stream, limit)
 
-    def written(number, event=event, code=400):
+    def written(number, log=None, **fields):
         before = len(lines(stream))
         for _ in range(number):
-            logging.getLogger("webhook").warning(event, extra={"code": code})
-        return len(lines(stream)) - before
+            (log or (lambda fields: logging.getLogger("webhook").warning("error response", extra=fields)))(fields)
+        return lines(stream)[before:]
 
-    assert written(1000) == MAX_BURST
+    assert len(written(3000, code=400)) == MAX_BURST
+    assert len(written(3000, handler.decided, reason="CoScheduled")) == MAX_DECISIONS
     clock.now += 1
-    assert written(1000) == LINES_PER_SECOND
-    assert limit.suppressed == 2000 - MAX_BURST - LINES_PER_SECOND
-    assert written(1, code=503) == 1  # a flood of one status does not hide another
-    assert written(1000, event="decided") == 1000
+    assert [line.get("suppressed") for line in written(1, code=400)] == [3000 - MAX_BURST]
+    assert len(written(3000, code=400)) == LINES_PER_SECOND - 1
+    assert len(written(3000, handler.decided, reason="CoScheduled")) == DECISIONS_PER_SECOND
+    assert limit.suppressed == 4 * 3000 + 1 - MAX_BURST - MAX_DECISIONS - LINES_PER_SECOND - DECISIONS_PER_SECOND
+    # A flood of one cause hides no other.
+    assert len(written(1, code=503)) == 1
+    assert len(written(1, handler.decided, reason="NodeFull")) == 1
+    logging.getLogger("webhook").warning("another statement")
+    assert lines(stream)[-1]["event"] == "another statement"
+
+
+def test_an_error_that_ends_a_thread_is_one_line_without_its_message_and_is_counted():
+    """The hook of `threading` wrote the message to standard error, and nothing counted it."""
+    stream, errors = configured_stream(), UncaughtErrors()
+    before = threading.excepthook, sys.unraisablehook
+    errors.install()
+    try:
+        thread = threading.Thread(target=fail, name="fleet")
+        thread.start()
+        thread.join()
+        type("Broken", (), {"__del__": lambda _self: fail()})()
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+    assert [(line["event"], line["error"], line["thread_name"]) for line in lines(stream)] == [
+        ("uncaught error", "ValueError", "fleet"),
+        ("uncaught error", "ValueError", threading.current_thread().name),
+    ]
+    assert SECRET not in stream.getvalue()
+    assert errors.count == 2

@@ -53,6 +53,13 @@ class FleetCounter:
         return self._counts
 
     def _count(self) -> None:
+        try:
+            self._counts = self._current_counts()
+        except Exception:
+            self._counts = None  # no number is better than an old one
+            raise
+
+    def _current_counts(self) -> Counts:
         *_, launchers, _ = facts = self._live.query(facts_of)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
@@ -67,7 +74,7 @@ class FleetCounter:
             # Namespace users can create a pod that names any node: each would be a few time series.
             if status.node and catalog.node(status.node):
                 counts.by_node[status.node, status.state] += 1
-        self._counts = counts
+        return counts
 
 
 def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:

@@ -28,7 +28,7 @@ from webhook.serving.http.listeners import CannotListen, listen
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
-from webhook.serving.telemetry.logs import LogLimit, LogStream
+from webhook.serving.telemetry.logs import LogLimit, LogStream, UncaughtErrors
 from webhook.serving.telemetry.metrics import Metrics
 from webhook.serving.worker import Server
 
@@ -170,10 +170,11 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     faulthandler.enable()  # a crash in a library prints the frames of all threads, without values
-    log_stream, log_limit = LogStream(STDERR), LogLimit()
+    log_stream, log_limit, uncaught_errors = LogStream(STDERR), LogLimit(), UncaughtErrors()
+    uncaught_errors.install()
     log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
-    metrics.add(partial(log_metrics, log_stream, log_limit))
+    metrics.add(partial(log_metrics, log_stream, log_limit, uncaught_errors))
     if snapshots:
         backend = from_snapshot(snapshot.read(snapshots)[0].store, settings)
     else:
@@ -181,7 +182,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
         metrics.add(partial(cluster_metrics, live_backend))
         metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
         backend = live_backend.backend()
-    reviewer = Reviewer(backend, settings, metrics, log_info=log_handler.info)
+    reviewer = Reviewer(backend, settings, metrics, log_decision=log_handler.decided)
     handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
         with ExitStack() as stack:

@@ -33,7 +33,10 @@ RECEIVING = Phase.HANDSHAKE, Phase.IDLE, Phase.READING
 
 
 class Peer:
-    """The account of an address: its open connections, their bytes in memory, and the seconds that they have used."""
+    """The account of an IPv4 address, or of a /64 network of IPv6.
+
+    It has the peer's open connections, their bytes in memory, and the seconds that they have used.
+    """
 
     __slots__ = ("address", "bytes", "connections", "used")
 
@@ -70,6 +73,7 @@ class Connection:
         # the phase in the table, which has changed if `has_moved`.
         self.registered_events = self.counted_bytes = 0
         self.served, self.listed_phase, self.has_moved = now, self.phase, False
+        self.answered = False  # whether a request of this connection was ever successful
         self._handler = handler
         self._keep_alive, self._peer_closes = True, False
 
@@ -117,6 +121,7 @@ class Connection:
         self._peer_closes = not request.head.keep_alive and not self.parser.failure
         self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.is_outdated()
         self._handler.count(response.status)
+        self.answered |= response.status == HTTPStatus.OK
         head_only = request.head.method == "HEAD"
         self._send(serialize(response, keep_alive=self._keep_alive, head_only=head_only), now)
 

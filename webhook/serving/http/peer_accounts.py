@@ -7,8 +7,8 @@ is rejected when the memory is full. An API server is one peer, so nothing here 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
+from ipaddress import IPv6Address, IPv6Network
 from itertools import chain, count, islice, takewhile
-from operator import attrgetter
 
 from webhook.serving.http.connection import Connection, Peer, Phase
 
@@ -25,18 +25,20 @@ class Connections:
     def __init__(self) -> None:
         # Each inner dict is ordered: the connection that entered the phase first comes first.
         self._by_phase: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
+        self._opened: dict[Connection, None] = {}  # the connection that was opened first comes first
         self._peers: dict[str, Peer] = {}
         self._latest_start = 0.0  # a peer that was absent joins here: it has no claim on the time before
         self._charged = False
         self.bytes = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_phase.values()))
+        return len(self._opened)
 
     # --- bookkeeping ---
 
     def peer(self, address: str) -> Peer:
         """Return the account of an address, for a connection that `add` adds."""
+        address = account_of(address)
         if address not in self._peers:
             if len(self._peers) >= MAX_PEERS:
                 self._charged = True  # forget also the peers that have used no time
@@ -47,6 +49,7 @@ class Connections:
     def add(self, connection: Connection) -> None:
         """Add a connection under its current phase, as the newest."""
         self._list(connection)
+        self._opened[connection] = None
         connection.peer.connections += 1
 
     def move(self, connection: Connection) -> None:
@@ -57,7 +60,7 @@ class Connections:
     def remove(self, connection: Connection) -> None:
         """Remove a connection, if it is still there."""
         if connection in (members := self._by_phase[connection.listed_phase]):
-            del members[connection]
+            del members[connection], self._opened[connection]
             self.count_bytes(connection, 0)
             connection.peer.connections -= 1
 
@@ -143,21 +146,26 @@ class Connections:
         return max(large, key=lambda each: (each.peer.bytes, each.counted_bytes), default=None)
 
     def to_evict(self, *phases: Phase) -> Connection | None:
-        """Return the connection in these phases to evict: one that is already closing, or the longest waiting one.
+        """Return the connection in these phases to evict, so that a flood closes no API server's connections.
 
-        Of all peers, the one with the most connections loses one: a flood must not close an API server's connections.
-        Idle connections don't go first: beside many stalled peers, a connection fresh from its handshake would be next.
+        The first is one that is closing. The next one never had a successful request, and was opened first: an API
+        server sends a review as soon as it has connected. Of the others, the peer with the most connections loses the
+        one that has waited the longest.
         """
-        closing = next(self.in_phases(Phase.CLOSING), None) if Phase.CLOSING in phases else None
-        crowd = max(self._peers.values(), key=attrgetter("connections"), default=None)
-        first = closing or self._longest_waiting(
-            next((each for each in self._by_phase[phase] if each.peer is crowd), None) for phase in phases
-        )
-        return first or self._longest_waiting(next(iter(self._by_phase[phase]), None) for phase in phases)
+        candidates = [each for each in self._opened if each.phase in phases]
+        if closing := next((each for each in candidates if each.phase is Phase.CLOSING), None):
+            return closing
+        if unanswered := next((each for each in candidates if not each.answered), None):
+            return unanswered
+        return max(candidates, key=lambda each: (each.peer.connections, -each.phase_started), default=None)
 
-    @staticmethod
-    def _longest_waiting(connections: Iterable[Connection | None]) -> Connection | None:
-        return min(filter(None, connections), key=attrgetter("phase_started"), default=None)
+
+def account_of(address: str) -> str:
+    """Return the name of an address's account: a host has one IPv4 address, but a whole /64 network of IPv6."""
+    if ":" not in address:
+        return address
+    found = IPv6Address(address)
+    return str(found.ipv4_mapped or IPv6Network((found.packed[:8] + bytes(8), 64)))
 
 
 def _urgency(connection: Connection) -> tuple[bool, float]:

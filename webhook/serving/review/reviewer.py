@@ -49,7 +49,7 @@ class Reviewer:
     metrics: Metrics
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
-    log_info: Callable[[str, dict[str, Any]], None] = lambda event, fields: log.info(event, extra=fields)
+    log_decision: Callable[[dict[str, Any]], None] = lambda fields: log.info("decided", extra=fields)
     retries: RetryBudget = field(default_factory=RetryBudget)
 
     def answer(self, body: bytes, received: float, timeout: float) -> Response:
@@ -143,6 +143,6 @@ class Reviewer:
             "dry_run": dry_run,
         }
         if injection.error is None:
-            self.log_info("decided", fields)
+            self.log_decision(fields)
         else:
             log.error("decided", extra=fields, exc_info=injection.error)

@@ -15,7 +15,7 @@ from webhook.cluster.backend import LiveBackend
 from webhook.cluster.fleet_counts import Counts
 from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
 from webhook.fleet.states import State
-from webhook.serving.telemetry.logs import LogLimit, LogStream
+from webhook.serving.telemetry.logs import LogLimit, LogStream, UncaughtErrors
 from webhook.serving.telemetry.metrics import counter, gauge
 
 RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
@@ -81,11 +81,11 @@ def loop_metrics(
     yield gauge("loop_longest_turn_seconds", text, take_longest_turn())
 
 
-def log_metrics(log_stream: LogStream, limit: LogLimit) -> Families:
-    """Yield the numbers of lost log lines."""
+def log_metrics(log_stream: LogStream, limit: LogLimit, errors: UncaughtErrors) -> Families:
+    """Yield the numbers of lost log lines, and of uncaught errors."""
     yield counter("log_lines_dropped", "Log lines dropped because standard error was blocked.", log_stream.dropped)
-    text = "Log lines about failed requests dropped by the rate limit."
-    yield counter("log_lines_suppressed", text, limit.suppressed)
+    yield counter("log_lines_suppressed", "Log lines dropped by the limit of their cause.", limit.suppressed)
+    yield counter("uncaught_errors", "Errors that ended a background thread. The log has each.", errors.count)
 
 
 def certificate_metrics(certificate: ServingCertificate, controller: CertificateController) -> Families:

@@ -4,8 +4,11 @@ import json
 import logging
 import os
 import select
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from threading import Lock
 from traceback import walk_tb
@@ -19,6 +22,8 @@ from webhook.placement.settings import Settings
 PIPE_BUF = 4096  # bytes; a writable pipe accepts this many without blocking
 # ms to wait for a slow reader. After a timeout, writes don't wait until the reader reads again.
 READER_TIMEOUT = 10
+
+log = logging.getLogger("webhook")
 
 
 class LogStream:
@@ -50,35 +55,62 @@ class LogStream:
             return False
 
 
-# The lines that a client causes without a valid review. Decisions are never dropped: each is the record of one pod.
-LIMITED_EVENTS = ("error response", "request failed", "connection failed", "client certificate rejected")
+# The kubelet keeps 50 MiB of a container's log. One client wrote 2 MB a second of decisions on made-up pods.
 LINES_PER_SECOND, MAX_BURST = 10.0, 50
+# Of each reason. A thousand VMs that start at once are all in the log.
+DECISIONS_PER_SECOND, MAX_DECISIONS = 5.0, 1000
 
 
 class LogLimit(logging.Filter):
-    """Drops lines about failed requests beyond LINES_PER_SECOND.
+    """Drops lines beyond LINES_PER_SECOND of each cause, and decisions beyond DECISIONS_PER_SECOND of each reason.
 
-    Each event and HTTP status has its own limit, so that a flood of 400s hides no 503. `suppressed` counts the dropped
-    lines.
+    A cause is a log statement, and in it an HTTP status, so that a flood of 400s hides no 503. `suppressed` counts the
+    dropped lines. The next line of the same cause says how many were dropped before it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.suppressed = 0
         self._clock, self._lock = clock, Lock()
-        self._buckets: dict[tuple[str, int | None], TokenBucket] = {}
+        self._buckets: dict[Hashable, TokenBucket] = {}
+        self._dropped: Counter[Hashable] = Counter()  # since the last written line, by cause
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the record."""
-        if record.msg not in LIMITED_EVENTS:
-            return True
-        kind = record.msg, getattr(record, "code", None)
+        dropped = self.take((record.name, record.lineno, getattr(record, "code", None)), LINES_PER_SECOND, MAX_BURST)
+        if dropped:
+            record.suppressed = dropped
+        return dropped is not None
+
+    def take(self, cause: Hashable, rate: float, burst: int) -> int | None:
+        """Return how many lines of a cause were dropped before this one, or None to drop this one, too."""
         with self._lock:
-            if kind not in self._buckets:
-                self._buckets[kind] = TokenBucket(LINES_PER_SECOND, MAX_BURST, self._clock)
-            passes = self._buckets[kind].take()
-            self.suppressed += not passes
-        return passes
+            if cause not in self._buckets:
+                self._buckets[cause] = TokenBucket(rate, burst, self._clock)
+            if self._buckets[cause].take():
+                return self._dropped.pop(cause, 0)
+            self._dropped[cause] += 1
+            self.suppressed += 1
+        return None
+
+
+class UncaughtErrors:
+    """Logs the errors that end a thread, or that Python ignores in a finalizer. `count` is their number.
+
+    Python's own hooks write the message of an exception, which may quote a pod.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def install(self) -> None:
+        """Replace Python's hooks."""
+        threading.excepthook = lambda args: self._log(args.exc_value, args.thread.name if args.thread else "")
+        sys.unraisablehook = lambda args: self._log(args.exc_value, threading.current_thread().name)
+
+    def _log(self, error: BaseException | None, thread: str) -> None:
+        self.count += 1
+        log.error("uncaught error", extra={"thread_name": thread}, exc_info=error)
 
 
 # The attributes of a record that are no fields of the event.
@@ -92,9 +124,10 @@ class LogHandler(logging.Handler):
     It never writes the message of an exception: the message may quote the pod, and a pod may contain a passphrase.
     """
 
-    def __init__(self, stream: TextIO | LogStream) -> None:
+    def __init__(self, stream: TextIO | LogStream, limit: LogLimit) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream, self._limit = stream, limit
+        self.addFilter(limit)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
@@ -106,10 +139,13 @@ class LogHandler(logging.Handler):
             fields |= {"error": _type_name(error), "traceback": " > ".join(_locations(error))}
         self._write(record.levelname, record.getMessage(), fields)
 
-    def info(self, event: str, fields: dict[str, Any]) -> None:
-        """Write an event of the level INFO. To make a record of it first would take four times as long."""
-        if self.level <= logging.INFO:
-            self._write("INFO", event, fields)
+    def decided(self, fields: dict[str, Any]) -> None:
+        """Write a decision at the level INFO. To make a record of it first would take four times as long."""
+        if self.level > logging.INFO:
+            return
+        dropped = self._limit.take(fields["reason"], DECISIONS_PER_SECOND, MAX_DECISIONS)
+        if dropped is not None:
+            self._write("INFO", "decided", fields | ({"suppressed": dropped} if dropped else {}))
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         line = {"time": datetime.now(UTC), "level": level.lower(), "event": event} | fields
@@ -127,8 +163,7 @@ _LOGGERS = (None, "gunicorn.error")
 
 def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> LogHandler:
     """Configure all logs of the process. A second call replaces the first configuration."""
-    handler = LogHandler(stream)
-    handler.addFilter(limit)
+    handler = LogHandler(stream, limit)
     handler.setLevel(settings.log_level.upper())
     for name in _LOGGERS:
         logger = logging.getLogger(name)
