@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -71,27 +71,49 @@ def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, fo
     time, found = now(), bundles.read(secret)
     published = None if error else tuple(ca_bundles(configuration or {}).values())
     if isinstance(found, InvalidBundle):
-        if found.cause is Cause.FOREIGN or not names:
-            raise found
-        # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica
-        # that answers may still use the old source.
-        cas = dict.fromkeys(ca.decode() for one in published or () for ca in valid_cas(one, time))
-        retiring = tuple(RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)[:MAX_RETIRING]
-        step = PlannedStep(Step.START, str(found), time)
-        bundle = new_bundle(names, time, retiring)
+        bundle, taken = _replacement(found, published or (), time, names)
     else:
-        step = next_step(found, published, time, names)
-        if forced and step.step not in (Step.START, Step.WITHDRAWN):
-            step = PlannedStep(forced, FORCED, time)
-        bundle = apply_step(step.step, found, time, names) if step.due <= time else found
-    if bundle is not found:
+        bundle, taken = _after_due_step(found, published, time, names, forced)
+    if taken:
         objects.write_secret(bundles.written(bundle, secret))
-    # A different caBundle alone is no repair: during a step, other replicas see the Secret before its caBundle.
-    repaired = isinstance(found, Bundle) and any(found.authority.certificate not in one for one in published or ())
     error = error or _publish(objects, configuration, bundle.ca_bundle())
-    trusted = error is None and all(one == bundle.ca_bundle() for one in published or ())
-    damaged = str(found) if isinstance(found, InvalidBundle) and found.cause is Cause.DAMAGED else ""
-    return PassResult(bundle, step if bundle is not found else None, damaged, trusted, repaired and not error, error)
+    return PassResult(
+        bundle,
+        taken,
+        damaged=str(found) if isinstance(found, InvalidBundle) and found.cause is Cause.DAMAGED else "",
+        trusted=error is None and all(one == bundle.ca_bundle() for one in published or ()),
+        repaired=error is None and isinstance(found, Bundle) and not _trust_signing_ca(published or (), found),
+        configuration_error=error,
+    )
+
+
+def _replacement(
+    invalid: InvalidBundle, published: Sequence[bytes], time: datetime, names: tuple[str, ...]
+) -> tuple[Bundle, PlannedStep | None]:
+    """Return a new bundle for a Secret without a usable one. Raises `invalid` if it must stay."""
+    if invalid.cause is Cause.FOREIGN or not names:
+        raise invalid
+    # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica that
+    # answers may still use the old source.
+    cas = dict.fromkeys(ca.decode() for one in published for ca in valid_cas(one, time))
+    retiring = tuple(RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)[:MAX_RETIRING]
+    return new_bundle(names, time, retiring), PlannedStep(Step.START, str(invalid), time)
+
+
+def _after_due_step(
+    found: Bundle, published: Sequence[bytes] | None, time: datetime, names: tuple[str, ...], forced: Step | None
+) -> tuple[Bundle, PlannedStep | None]:
+    """Return the bundle after the step that is due, or the forced one. Without such a step, return it unchanged."""
+    step = next_step(found, published, time, names)
+    if forced and step.step not in (Step.START, Step.WITHDRAWN):
+        step = PlannedStep(forced, FORCED, time)
+    bundle = apply_step(step.step, found, time, names) if step.due <= time else found
+    return bundle, None if bundle is found else step
+
+
+def _trust_signing_ca(published: Sequence[bytes], found: Bundle) -> bool:
+    # A different caBundle alone needs no repair: during a step, other replicas see the Secret before its caBundle.
+    return all(found.authority.certificate in one for one in published)
 
 
 def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[float], None]) -> PassResult:

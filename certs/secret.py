@@ -78,8 +78,8 @@ class InvalidBundle(CertificateError):
     """A Secret without a usable bundle: it is empty (MISSING), has other data (FOREIGN), or is DAMAGED."""
 
 
-class _State(msgspec.Struct, rename={"retiring": "leaving"}):
-    """The field `state.json`, with the names that earlier versions gave its fields."""
+class _State(msgspec.Struct):
+    """The field `state.json`."""
 
     published: UTCTime | None = None
     retiring: tuple[RetiringCA, ...] = ()

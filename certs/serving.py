@@ -22,7 +22,7 @@ CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 # Memory, writable even on a read-only root.
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
-PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`, and lock nothing
+PREFIX = "kubevirt-scheduler-keys-"
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
 
 T = TypeVar("T")

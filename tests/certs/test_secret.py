@@ -92,7 +92,7 @@ def test_a_secret_without_the_annotation_is_read_as_foreign(annotations):
 
 
 def state(**content):
-    return json.dumps({"published": None, "leaving": [], "hurry": False} | content).encode()
+    return json.dumps({"published": None, "retiring": [], "hurry": False} | content).encode()
 
 
 RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
@@ -117,7 +117,7 @@ DAMAGED = {
     "a time without a time zone": ("state.json", state(published=NAIVE), "Expected `datetime` with a time"),
     "a leaf that retires": (
         "state.json",
-        state(leaving=[RETIRING | {"certificate": LEAF.certificate.decode()}]),
+        state(retiring=[RETIRING | {"certificate": LEAF.certificate.decode()}]),
         "contains a certificate that is not a CA's",
     ),
 }

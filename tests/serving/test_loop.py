@@ -86,8 +86,8 @@ def stalled_peer(driver, stall_point):
 
 
 STALLS = [
-    ("no bytes", 3, {"hello": 1}, {}),
-    ("incomplete ClientHello", 3, {"hello": 1}, {}),
+    ("no bytes", 3, {"handshake": 1}, {}),
+    ("incomplete ClientHello", 3, {"handshake": 1}, {}),
     ("incomplete head", 10, {}, {408: 1}),
     ("incomplete body", 10, {}, {408: 1}),
     ("unread response", 10, {"writing": 1}, {200: 1}),
@@ -133,7 +133,7 @@ def test_trickling_bytes_do_not_extend_the_deadline(driver, stall_point, limit):
             with suppress(OSError):
                 sock.send(rest[second : second + 1])
             driver.advance_clock(1)
-        assert driver.dropped == ({"hello": 1} if limit == 3 else {})
+        assert driver.dropped == ({"handshake": 1} if limit == 3 else {})
         assert +driver.statuses == ({} if limit == 3 else {408: 1})
 
 

@@ -16,12 +16,12 @@ DISCARDS_PER_TURN = 16  # reads of what a peer still sends after our close
 class Phase(Enum):
     """What the connection is waiting for: the label for metrics and the limit in seconds."""
 
-    HANDSHAKE = "hello", 3.0  # the TLS handshake, which takes milliseconds: 3 s tolerate four lost packets in a row
+    HANDSHAKE = "handshake", 3.0  # the TLS handshake, which takes milliseconds: 3 s tolerate four lost packets in a row
     IDLE = "idle", 95.0  # the next request: the API server closes after 90 s; an earlier close could truncate a request
     READING = "reading", 10.0  # the rest of a request: 10 s is the API server's default timeout
     WRITING = "writing", 10.0  # the peer, to read the rest of the response
-    CLOSING = "leaving", 2.0  # the peer, to close after our close
-    CLOSED = "gone", 0.0
+    CLOSING = "closing", 2.0  # the peer, to close after our close
+    CLOSED = "closed", 0.0
 
     def __init__(self, label: str, limit: float) -> None:
         self.label, self.limit = label, limit

@@ -34,7 +34,7 @@ MAX_PER_TURN = 16  # of new connections and timeouts: they take milliseconds, so
 DRAIN_POLL_TIMEOUT = 0.05  # seconds; while draining, instead of POLL_TIMEOUT
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
-DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "evicted", "error"
+DROP_CAUSES = "tls", "certificate", "reset", "handshake", "writing", "evicted", "error"
 # The process or the system has no file descriptor or no memory for another connection.
 NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS
 
