@@ -109,7 +109,7 @@ def generate(schema: Any, chance: random.Random, number: int = 0) -> Any:
 
 
 def mutate(pod: Any, chance: random.Random) -> Any:
-    """Return a copy of a generated pod in which one field is generated anew, repeated or cut."""
+    """Return a copy of a generated pod in which one field is generated again, repeated or cut."""
     pod = copy.deepcopy(pod)
     schema: Any = POD
     parent, name = pod, chance.choice(list(schema))

@@ -456,10 +456,12 @@ def test_the_peer_with_the_most_connections_loses_one_first(driver):
     driver.loop.max_connections = 5
     with ExitStack() as stack:
         other = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        assert driver.send_and_receive(other)
         crowd = []
         for _ in range(20):
             driver.advance_clock(0.1)
             crowd.append(stack.enter_context(driver.connect_tls()))
+            assert driver.send_and_receive(crowd[-1])
         assert driver.dropped == {"evicted": 16}
         assert [closed_by_server(sock) for sock in crowd] == [True] * 16 + [False] * 4
         assert is_served(driver, other)
