@@ -97,6 +97,14 @@ def test_the_list_of_decision_records_is_up_to_date() -> None:
     assert decisions_list.PAGE.file.read_text() == decisions_list.PAGE.render()
 
 
+def test_each_decision_has_a_record_or_a_row_among_the_replaced_ones() -> None:
+    page = decisions_list.PAGE.file.read_text()
+    numbers = [int(found) for found in re.findall(r"^(?:- \[|\| )(\d+)(?:\. | \|)", page, re.MULTILINE)]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    replacements = {int(found) for found in re.findall(r"^\| \d+ \|.*\| (\d+) \|$", page, re.MULTILINE)}
+    assert replacements <= set(numbers)
+
+
 def questions() -> Iterator[tuple[Path, str]]:
     """Yield the page and the anchor that answer each question."""
     for line in (ROOT / "tests/docs/questions.txt").read_text().splitlines()[1:]:

@@ -13,7 +13,7 @@ def titles() -> str:
     lines = []
     for file in sorted((DOCS / "decisions").glob("0*.md")):
         number, _, title = file.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
-        lines.append(f"{number}. [{title}]({file.name})")
+        lines.append(f"- [{number}. {title}]({file.name})")  # Markdown would number a list without the gaps
     return "\n".join(lines) + "\n"
 
 
