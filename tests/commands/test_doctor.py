@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from certs.authority import issue_ca
@@ -32,7 +33,7 @@ from tests.support.fake_api_server import ApiServer, body, error_response, statu
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import vm_pod, vmi
-from tests.support.paths import DOCS
+from tests.support.paths import DOCS, EXAMPLES
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
@@ -454,6 +455,15 @@ def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_l
     position = next(number for number, line in enumerate(lines) if "9.9.9" in line)
     assert lines[position].startswith("\x1b[33m‼\x1b[0m ")
     assert re.fullmatch(r"    Use the command .* \(docs/reference/doctor\.md#replicas\)", lines[position + 1])
+
+
+def test_without_shared_claims_the_advice_names_what_cdi_needs_and_the_example_has_it(
+    run: RunDoctor, cluster: Cluster
+) -> None:
+    put(*OTHER_CLAIMS)(cluster)
+    assert "nfsOptions" in run("--pre").stdout
+    example = yaml.safe_load((EXAMPLES / "longhorn-rwx.yaml").read_text())
+    assert {"nfsOptions", "migratable"} & set(example["parameters"]) == {"nfsOptions"}
 
 
 def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cluster) -> None:

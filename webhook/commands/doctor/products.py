@@ -107,7 +107,8 @@ def claims(inspection: Inspection) -> Iterator[Result]:
     else:
         yield warning(
             f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: {modes['Block']})",
-            "Only such claims have a share-manager. Without them, the webhook places no VM.",
+            "Only such claims have a share-manager. Without them, the webhook places no VM. CDI makes them only if the"
+            " StorageClass has nfsOptions.",
         )
 
 
