@@ -93,7 +93,7 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
 ) -> None:
     disk = {"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}
     scenario = kubevirt.scenario_with_vm(plane, longhorn, 1, {"spec": {"volumes": [disk]}})
-    apply, patch, watch = (
+    apply, patch, watch, ready, keep = (
         shlex.split(each)
         for each in re.findall(r"^ *\$ (kubectl (?:.*\n)+?)(?=^ *```)", guide("leave-nfs").read_text(), re.MULTILINE)
     )
@@ -101,6 +101,8 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
         plane.kubectl(*apply[1:], "--dry-run=server", "--validate=strict", "-n", scenario.namespace)
         plane.kubectl(*patch[1:], "-n", scenario.namespace)
         vm = plane.request("GET", kubevirt.vm_path(scenario, "vm1"))["spec"]
+        plane.kubectl(*keep[1:], "-n", scenario.namespace)
+        kept = plane.request("GET", kubevirt.vm_path(scenario, "vm1"))["spec"]
     finally:
         scenario.close()
     claims = [each for each in yaml.safe_load_all((ROOT / apply[-1]).read_text()) if each["kind"].endswith("Claim")]
@@ -111,6 +113,8 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
         "Migration",
         claim["metadata"]["name"],
     )
+    assert vm == kept | {"updateVolumesStrategy": "Migration"}  # which keeps the new claim
+    assert ready[1:3] == ["get", "vmi"]
     assert (claim["spec"]["volumeMode"], claim["spec"]["resources"]) == ("Block", old["spec"]["resources"])
     # The label and its value are those of pkg/virt-controller/watch/workload-updater, which creates the migration.
     assert watch[1:5] == ["get", "virtualmachineinstancemigrations", "-l", "kubevirt.io/volume-update-migration=vm1"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.builders import Object, claim, node, pod, storage, volume
+from tests.support.builders import Object, claim, hotplug_pod, node, pod, storage, volume
 from tests.support.fleet import inventory, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.fleet.nfs import OverNfs, Servers, over_nfs, summarize_nfs
@@ -65,9 +65,22 @@ def test_loopback_nfs_exposes_vms_that_write_through_the_page_cache(case: str) -
         (running(ROOT, conditions=[{"type": "LiveMigratable", "status": "False"}]), ()),
         ([*running(ROOT, DATA), pod("backup", claims=["data"], node="node-a")], ("root",)),
         ([*running(ROOT)[:-1], vm_pod(node="node-b", claims=["data"])], ()),
+        (
+            [*running(ROOT)[:-1], (pod_ := vm_pod(node="node-b", claims=[])), hotplug_pod(pod_, claims=["root"])],
+            ("root",),
+        ),
         ([*NODES, *DISKS, vm(**spec(ROOT))], ()),
     ],
-    ids=["disks", "virtiofs", "shareable, and a LUN", "not migratable", "a backup", "hotplugged", "a stopped VM"],
+    ids=[
+        "disks",
+        "virtiofs",
+        "shareable, and a LUN",
+        "not migratable",
+        "a backup",
+        "not attached",
+        "hotplugged",
+        "a stopped VM",
+    ],
 )
 def test_disks_that_only_a_running_vm_uses_can_leave_nfs(cluster: list[Object], claims: tuple[str, ...]) -> None:
     assert found(NEW, *cluster).can_leave == claims

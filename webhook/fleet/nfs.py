@@ -87,10 +87,12 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
     if pod is None or not pod.node or not has_condition(machine.vmi, "LiveMigratable"):
         return
     findings = {each.claim: each for each in status.claims}
+    # KubeVirt 1.5 and newer also moves hotplugged disks: https://github.com/kubevirt/kubevirt/pull/12800
+    attached = {*pod.claims, *machine.hotplugged}
     disks = {text(each, "name"): each for each in mappings(spec, "domain", "devices", "disks")}
     for volume in mappings(spec, "volumes"):
         disk, claim = disks.get(text(volume, "name")), claim_of(volume)
-        if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in pod.claims:
+        if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in attached:
             continue
         own = [findings[claim]] if claim in findings else []
         if _serves(machine.namespace, claim, catalog) and not other_users(own, machine.namespace, pod.vmi_uid, catalog):
