@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
 from tests.support.helm_chart import default_values, leaf_paths
-from tests.support.paths import ROOT
+from tests.support.paths import CHART, DOCS, ROOT
 from webhook.placement.settings import PREFIX, Settings, read_settings
 
 README = ROOT / "README.md"
@@ -32,15 +32,8 @@ def examples() -> list[tuple[str, str]]:
     return [(command.partition("  #")[0].strip(), output) for command, output in shown if output.strip()]
 
 
-def normalize(output: str) -> str:
-    """Remove trailing blanks, and the milliseconds at the end of the demo's lines."""
-    return re.sub(r"[^\S\n]+\d+\.\d$", "", strip_lines(output), flags=re.MULTILINE)
-
-
 def run(command: str) -> str:
     words = shlex.split(command)
-    if words == ["make", "demo"]:  # without the `venv` target: this test already runs in the environment
-        words = ["python", "examples/demo.py"]
     words[0] = str(Path(sys.executable).with_name(words[0]))
     environment = {**os.environ, "COLUMNS": "100"}
     result = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
@@ -49,7 +42,7 @@ def run(command: str) -> str:
 
 @pytest.mark.parametrize(("command", "shown"), examples(), ids=[command for command, _ in examples()])
 def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: str) -> None:
-    assert missing_part(normalize(run(command)), normalize(shown)) == ""
+    assert missing_part(strip_lines(run(command)), strip_lines(shown)) == ""
 
 
 def test_each_make_command_of_a_page_is_a_makefile_target() -> None:
@@ -81,3 +74,23 @@ def test_each_setting_is_documented_with_its_default() -> None:
     assert values <= {".".join(path) for path in leaf_paths(default_values())}
     for variable, default in defaults.items():
         assert read_settings({variable: default}) == Settings(), variable
+
+
+def test_the_map_of_the_code_names_files_that_exist_and_each_place_of_a_setting() -> None:
+    to_edit = dict(rows(DOCS / "development/contributing.md", "to add"))
+    named = {name for cell in to_edit.values() for name in re.findall(r"`([\w/*.-]*(?:/|\.\w+))`", cell)}
+    folders = (ROOT, ROOT / "webhook", CHART)
+    assert [name for name in sorted(named) if not any(list(folder.glob(name)) for folder in folders)] == []
+    variable = PREFIX + fields(Settings)[0].name.upper()
+    templates = [file for file in CHART.glob("templates/*") if file.is_file() and variable in file.read_text()]
+    assert [file.name for file in templates if f"`templates/{file.name}`" not in to_edit["a setting"]] == []
+
+
+# How the pages for users state a measured figure. All but one of them link to it.
+FIGURES = {"CPU time": r"ms of CPU|CPU time (?:of a|per) review", "start": r"start with 10,000 claims"}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_measured_figure_stands_on_one_page(figure: str) -> None:
+    pages = [page for page in [README, *DOCS.glob("**/*.md")] if page.parent.name not in {"development", "decisions"}]
+    assert [page.name for page in pages if re.search(FIGURES[figure], page.read_text())] == ["figures.md"]
