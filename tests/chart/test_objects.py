@@ -118,9 +118,11 @@ def test_values_unrelated_to_replicas_and_a_new_chart_version_do_not_restart_the
 
 
 def test_selectors_match_only_the_replicas_and_port_names_match_the_container() -> None:
-    objects = render({"serviceMonitor": {"enabled": True}, "commonLabels": {"team": "storage"}})
+    values = {"commonLabels": {"team": "storage"}, "affinity": {"nodeAffinity": {}}}
+    objects = render(values | {"serviceMonitor": {"enabled": True}})
     pod, service = find_one(objects, "Deployment")["spec"]["template"], find_one(objects, "Service")
-    selectors = [each["labelSelector"]["matchLabels"] for each in pod["spec"]["topologySpreadConstraints"]]
+    (terms,) = pod["spec"]["affinity"]["podAntiAffinity"].values()
+    selectors = [each["podAffinityTerm"]["labelSelector"]["matchLabels"] for each in terms]
     selectors += [find_one(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]]
     selectors += [service["spec"]["selector"]]
     assert all(each.items() <= pod["metadata"]["labels"].items() for each in selectors)
@@ -227,10 +229,11 @@ def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
 def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     placement = {
         "nodeSelector": {"pool": "infra"},
         "tolerations": [{"key": "infra", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
+        "affinity": {"nodeAffinity": required, "podAntiAffinity": {}},  # replaces that of the replicas
         "imagePullSecrets": [{"name": "mine"}],
     }
     for pod in pods({"extraEnv": [proxy]} | placement):

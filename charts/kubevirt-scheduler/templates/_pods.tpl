@@ -50,17 +50,21 @@
 {{- mergeOverwrite $ours (default (dict) .Values.securityContext) | toYaml -}}
 {{- end }}
 
-{{/* Spread replicas if possible. A second replica on the same node is better than none. */}}
+{{/* Prefer another node, and another zone, for each replica. A second replica on the same node is better than none. Not `topologySpreadConstraints`:
+     their scores ignore a node that lacks the label of any constraint, so on nodes without a zone even the nodes didn't count.
+     https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/scheduler/framework/plugins/podtopologyspread/scoring.go#L87 */}}
 {{- define "kubevirt-scheduler.spread" -}}
-{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-- maxSkew: 1
-  topologyKey: {{ $key }}
-  whenUnsatisfiable: ScheduleAnyway
-  labelSelector:
-    matchLabels:
-      {{- include "kubevirt-scheduler.selectorLabels" $ | nindent 6 }}
-  # Otherwise the pods of the old ReplicaSet count too, and the new ones may all run on one node.
-  matchLabelKeys: [pod-template-hash]
+preferredDuringSchedulingIgnoredDuringExecution:
+{{- range $term := list (list "kubernetes.io/hostname" 100) (list "topology.kubernetes.io/zone" 50) }}
+  - weight: {{ last $term }}
+    podAffinityTerm:
+      topologyKey: {{ first $term }}
+      labelSelector:
+        matchLabels:
+          {{- include "kubevirt-scheduler.selectorLabels" $ | nindent 10 }}
+      # Otherwise the pods of the old ReplicaSet count too, and the new ones may all run on one node of two. Kubernetes 1.30 drops this field:
+      # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/features/kube_features.go#L1824
+      matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}
 
