@@ -1,8 +1,9 @@
-"""The documentation of the chart's values: the comments in values.yaml, the README's list, and the schema."""
+"""The documentation of the chart's values: the comments in values.yaml, the README's tables, and the schema."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,13 @@ from webhook import __version__
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
-def test_the_list_in_the_readme_is_up_to_date() -> None:
-    assert README_PAGE.file.read_text() == README_PAGE.render()
+def test_the_readme_has_a_row_for_each_value_with_its_default() -> None:
+    page = README_PAGE.file.read_text()
+    assert page == README_PAGE.render()
+    rows = set(re.findall(r"^\| `([\w.]+)` \| `.+` \|", page, re.MULTILINE))
+    paths = list(leaf_paths(default_values()))
+    # A map of labels is one value.
+    assert [path for path in paths if not rows & {".".join(path[:end]) for end in range(1, len(path) + 1)}] == []
 
 
 def test_each_value_or_one_of_its_parents_has_a_comment() -> None:

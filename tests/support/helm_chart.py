@@ -1,4 +1,4 @@
-"""Renders the chart with Helm. Run as a program, it writes the list of values into the chart's README."""
+"""Renders the chart with Helm. Run as a program, it writes the tables of values into the chart's README."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -133,18 +134,28 @@ def default_value(path: tuple[str, ...]) -> Any:
     return value
 
 
-def value_list() -> str:
-    """Return a Markdown list of the topmost keys by the headings of values.yaml, which describes each value."""
-    lines: list[str] = []
+def value_tables() -> str:
+    """Return a Markdown table for each heading of values.yaml: its values, their defaults, a sentence about each."""
+    headings: dict[str, str] = {}
     for line in (CHART / "values.yaml").read_text().splitlines():
         if match := re.match(r"# -{9,} (.*)", line):
-            lines.append(f"- {match[1]}:")
+            heading = match[1]
         elif match := re.match(r"([A-Za-z]+):", line):
-            lines[-1] += f" `{match[1]}`"
-    return "\n".join(lines) + "\n"
+            headings[match[1]] = heading
+    tables: dict[str, list[str]] = {}
+    comments = value_comments()
+    # The keys of a map of labels are part of the default.
+    for path in dict.fromkeys(tuple(takewhile(str.isalpha, path)) for path in leaf_paths(default_values())):
+        # The comment of a parent stands at its first value. Its first sentence has to do: the rest is the trade-off.
+        above = filter(None, (comments.pop(path[:end], "") for end in range(1, len(path) + 1)))
+        meaning = " ".join(re.sub(r"(?<=[.]) (?=[A-Z`]).*", "", comment) for comment in above)
+        default = json.dumps(default_value(path), ensure_ascii=False)
+        tables.setdefault(headings[path[0]], []).append(f"| `{'.'.join(path)}` | `{default}` | {meaning} |")
+    head = "| value | default | meaning |\n| --- | --- | --- |\n"
+    return "\n".join(f"### {heading}\n\n{head}{chr(10).join(rows)}\n" for heading, rows in tables.items())
 
 
-README_PAGE = Page(CHART / "README.md", BEGIN, END, value_list)
+README_PAGE = Page(CHART / "README.md", BEGIN, END, value_tables)
 
 if __name__ == "__main__":
     README_PAGE.write()
