@@ -83,11 +83,13 @@ DROPPED = metric("events_dropped_total", cause="full")
 RENEWED = metric("certificate_steps_total", step="renew")
 REFUSED, CONFLICTS = (metric("certificate_failures_total", cause=cause) for cause in ("refused", "conflict"))
 
-# For each alert, its severity and a time: series, one value a minute, by how many alerts they fire then.
-CASES: dict[tuple[str, str, str], dict[int, list[Series]]] = {
+# An alert, its label `cause` (or `certificate`), its severity, and a time.
+Case = tuple[str, str, str, str]
+# For each case: series, one value a minute, by how many alerts they fire then.
+CASES: dict[Case, dict[int, list[Series]]] = {
     # VMs. Rejections that are counted since the API server's start, an hour ago, by another webhook, or before
     # Prometheus first scrapes the API server, are no new ones.
-    ("Rejected", "critical", "65m"): {
+    ("Rejected", "", "critical", "65m"): {
         1: [{UP: "1x90", REJECTIONS: "_x59 1x60"}, {UP: "1x90", REJECTIONS: "7x59 8x60"}],
         0: [
             {UP: "1x90", REJECTIONS: "_x4 1x90"},
@@ -95,16 +97,20 @@ CASES: dict[tuple[str, str, str], dict[int, list[Series]]] = {
             {UP: "1x90", calls("rejection_count", "other.example.com"): "0x59 9x60"},
         ],
     },
-    ("Missed", "warning", "30m"): {
+    ("Undecided", "call-failed", "warning", "30m"): {
         1: [{UP: "1x60", FAILED_OPEN: "_x24 1x60"}],
         2: [{FAILED_OPEN: "1x24 2x60", FAILED_OPEN_FOR_OTHERS: "0x24 1x60"}],
         0: [{UP: "1x60", FAILED_OPEN: "3x60"}],
     },
-    ("Undecided", "warning", "30m"): {
+    ("Undecided", "no-decision", "warning", "30m"): {
         1: [{metric("undecided_pods"): "0x24 1x60"}],
         0: [{metric("undecided_pods"): "0x60"}],
     },
-    ("Softened", "warning", "2h"): {
+    ("Undecided", "internal-error", "warning", "30m"): {
+        1: [{INTERNAL_ERRORS: "0x24 1x60"}],
+        0: [{INTERNAL_ERRORS: "1x60"}],
+    },
+    ("Softened", "guard", "warning", "2h"): {
         1: [
             {SOFTENED: "0+1x120", PINNED: "0+2x120"},
             {SOFTENED: "0+1x120", NODE_IS_GONE: "0+1x120", PINNED: "0+5x120"},
@@ -118,7 +124,8 @@ CASES: dict[tuple[str, str, str], dict[int, list[Series]]] = {
             {OBSERVED: "0+9x120"},
         ],
     },
-    ("VMsApart", "info", "7h"): {
+    ("Softened", "released", "warning", "40m"): {1: [{RELEASED: "0x19 10x60"}], 0: [{RELEASED: "0x19 1x60"}]},
+    ("VMsApart", "", "info", "7h"): {
         1: [fleet("1x500", "3x500")],
         # For an hour, one of twenty, not opted in, no opted-in VM.
         0: [
@@ -128,47 +135,48 @@ CASES: dict[tuple[str, str, str], dict[int, list[Series]]] = {
             fleet("0x500", "0x500"),
         ],
     },
-    ("PendingPins", "warning", "30m"): {1: [{PENDING: "0x10 2x60"}], 0: [{PENDING: "0x10 2x4 0x60"}]},
-    ("Releases", "info", "30m"): {1: [{RELEASED: "0x19 10x60"}], 0: [{RELEASED: "0x19 1x60"}]},
-    ("NoReleaseLeader", "warning", "30m"): {
+    ("PendingPins", "stuck", "warning", "30m"): {1: [{PENDING: "0x10 2x60"}], 0: [{PENDING: "0x10 2x4 0x60"}]},
+    ("PendingPins", "no-leader", "warning", "30m"): {
         1: [{LEADS: "0x60", LEADS_TOO: "0x60"}],
         0: [{LEADS: "0x60", LEADS_TOO: "1x60"}],
     },
-    ("InternalError", "warning", "30m"): {1: [{INTERNAL_ERRORS: "0x24 1x60"}], 0: [{INTERNAL_ERRORS: "1x60"}]},
     # Replicas
-    ("Absent", "critical", "30m"): {
+    ("Absent", "", "critical", "30m"): {
         1: [{metric("build_info", service="another"): "1x60"}],
         0: [{metric("build_info"): "1x60"}],
     },
-    ("RightMissing", "critical", "30m"): {1: [{FORBIDDEN: "1x60"}], 0: [{FORBIDDEN: "0x60"}]},
-    ("NotSynced", "critical", "30m"): {1: [{SYNCED: "0x60"}], 0: [{SYNCED: "0x5 1x60"}]},
-    ("Stale", "warning", "30m"): {1: [{AGE: "0+60x60"}], 0: [{AGE: "70x60"}]},
-    ("Slow", "warning", "30m"): {1: [durations("0+5x60")], 0: [durations("0+10x60")]},
-    ("LoopBlocked", "warning", "30m"): {
+    ("CacheFails", "forbidden", "critical", "30m"): {1: [{FORBIDDEN: "1x60"}], 0: [{FORBIDDEN: "0x60"}]},
+    ("CacheFails", "never-listed", "critical", "30m"): {1: [{SYNCED: "0x60"}], 0: [{SYNCED: "0x5 1x60"}]},
+    ("CacheFails", "stale", "warning", "30m"): {1: [{AGE: "0+60x60"}], 0: [{AGE: "70x60"}]},
+    ("Slow", "decisions", "warning", "30m"): {1: [durations("0+5x60")], 0: [durations("0+10x60")]},
+    ("Slow", "event-loop", "warning", "30m"): {
         1: [{metric("loop_longest_turn_seconds"): "0.7x60"}],
         0: [{metric("loop_longest_turn_seconds"): "0.1x60"}],
     },
-    ("EventsDropped", "info", "80m"): {1: [{DROPPED: "0+1x90"}], 0: [{DROPPED: "0x9 5x90"}]},
+    ("EventsDropped", "full", "info", "80m"): {1: [{DROPPED: "0+1x90"}], 0: [{DROPPED: "0x9 5x90"}]},
     # Certificates
-    ("CertificateExpiring", "warning", "2h"): {1: [expiry("leaf", 7)], 0: [expiry("leaf", 8)]},
-    ("CertificateExpiring", "critical", "2h"): {1: [expiry("leaf", 1.5)], 0: [expiry("leaf", 2.5)]},
-    ("CaExpiring", "warning", "25h"): {1: [expiry("ca", 91)], 0: [expiry("ca", 92)]},
-    ("CaExpiring", "critical", "25h"): {1: [expiry("ca", 29.5)], 0: [expiry("ca", 30.5)]},
-    ("ClientCaExpiring", "warning", "2h"): {1: [expiry("client-ca", 13.5)], 0: [expiry("client-ca", 14.5)]},
-    ("CertificateUnusable", "warning", "30m"): {
+    ("CertificateExpiring", "leaf", "warning", "2h"): {1: [expiry("leaf", 7)], 0: [expiry("leaf", 8)]},
+    ("CertificateExpiring", "leaf", "critical", "2h"): {1: [expiry("leaf", 1.5)], 0: [expiry("leaf", 2.5)]},
+    ("CertificateExpiring", "ca", "warning", "2h"): {1: [expiry("ca", 91)], 0: [expiry("ca", 92)]},
+    ("CertificateExpiring", "ca", "critical", "2h"): {1: [expiry("ca", 29.5)], 0: [expiry("ca", 30.5)]},
+    ("CertificateExpiring", "client-ca", "warning", "2h"): {
+        1: [expiry("client-ca", 13.5)],
+        0: [expiry("client-ca", 14.5)],
+    },
+    ("CertificateFails", "unusable", "warning", "30m"): {
         1: [{metric("certificate_unusable"): "1x60"}],
         0: [{metric("certificate_unusable"): "0x60"}],
     },
-    ("ClientCaUnusable", "warning", "30m"): {
+    ("CertificateFails", "client-ca-unusable", "warning", "30m"): {
         1: [{metric("client_ca_unusable"): "1x60"}],
         0: [{metric("client_ca_unusable"): "0x60"}],
     },
-    ("CertificateReissued", "critical", "30m"): {1: [{RENEWED: "0+1x60"}], 0: [{RENEWED: "0x19 1x60"}]},
-    ("CertificateFails", "warning", "30m"): {1: [{REFUSED: "0+3x60"}], 0: [{CONFLICTS: "0+3x60"}]},
-    ("CaBundleOverwritten", "warning", "30m"): {
+    ("CertificateFails", "ca-bundle-overwritten", "warning", "30m"): {
         1: [{metric("certificate_repairs_total"): "0+1x60"}],
         0: [{metric("certificate_repairs_total"): "0x19 1x60"}],
     },
+    ("CertificateFails", "refused", "warning", "30m"): {1: [{REFUSED: "0+3x60"}], 0: [{CONFLICTS: "0+3x60"}]},
+    ("CertificateFails", "reissued", "critical", "30m"): {1: [{RENEWED: "0+1x60"}], 0: [{RENEWED: "0x19 1x60"}]},
 }
 
 
@@ -193,15 +201,19 @@ def write_tests(folder: Path, alert: str, tests: list[Object]) -> str:
     return f"{alert}.yaml"
 
 
-def played(name: str, severity: str, at: str, count: int, series: Series) -> Object:
-    """Return a test for promtool: so many alerts fire at a time of these series."""
-    firing = f'count(ALERTS{{alertstate="firing",alertname="KubevirtScheduler{name}",severity="{severity}"}})'
-    samples = [{"labels": "{}", "value": count}] if count else []
+def played(case: Case, count: int, series: Series) -> Object:
+    """Return a test for promtool: so many alerts fire at a time of these series, all with the case's cause."""
+    name, cause, severity, at = case
+    firing = f'ALERTS{{alertstate="firing",alertname="KubevirtScheduler{name}",severity="{severity}"}}'
+    label = "certificate" if name == "CertificateExpiring" else "cause"
+    samples = [{"labels": f'{{{label}="{cause}"}}' if cause else "{}", "value": count}] if count else []
     return {
-        "name": f"{name}, {severity}, {count} fire: {series}",
+        "name": f"{name}, {cause}, {severity}, {count} fire: {series}",
         "interval": "1m",
         "input_series": [{"series": one, "values": values} for one, values in series.items()],
-        "promql_expr_test": [{"expr": firing, "eval_time": at, "exp_samples": samples}],
+        "promql_expr_test": [
+            {"expr": f"count by ({label}) ({firing})", "eval_time": at, "exp_samples": samples},
+        ],
     }
 
 
@@ -219,12 +231,12 @@ def alerts(rules: Object) -> list[Any]:
 @pytest.mark.needs("promtool")
 def test_each_alert_fires_only_on_its_series(tmp_path: Path) -> None:
     tests: dict[str, list[Object]] = {}
-    for (name, severity, at), by_count in CASES.items():
+    for case, by_count in CASES.items():
         for count, all_series in by_count.items():
-            tests.setdefault(name, []).extend(played(name, severity, at, count, series) for series in all_series)
+            tests.setdefault(case[0], []).extend(played(case, count, series) for series in all_series)
     files = [write_tests(tmp_path, name, of_alert) for name, of_alert in tests.items()]
     assert promtool(tmp_path, "test", "rules", *files) == ""
-    wrong = write_tests(tmp_path, "Slow", [played("Slow", "warning", "30m", 1, durations("0+10x60"))])
+    wrong = write_tests(tmp_path, "Slow", [played(("Slow", "decisions", "warning", "30m"), 1, durations("0+10x60"))])
     assert "FAILED" in promtool(tmp_path, "test", "rules", wrong)
 
 
@@ -242,41 +254,53 @@ def test_promtool_parses_all_rules_and_queries_and_rejects_an_invalid_expression
     assert "could not parse expression" in check_rules(tmp_path, broken)
 
 
-def test_each_alert_has_series_that_fire_it_and_series_that_do_not() -> None:
-    found = {(alert["alert"], alert["labels"]["severity"]) for alert in alerts(rendered_rules())}
-    assert {(f"KubevirtScheduler{name}", severity) for name, severity, _ in CASES} == found
+def causes(alert: Object) -> set[str]:
+    """Return the causes that an alert tells apart, as its expression names them; "" for an alert with one cause."""
+    return set(re.findall(r'(?:"cause", |certificate=)"([a-z-]+)"', alert["expr"])) or {""}
+
+
+def test_each_cause_of_each_alert_has_series_that_fire_it_and_series_that_do_not() -> None:
+    found = {(alert["alert"].removeprefix("KubevirtScheduler"), cause, alert["labels"]["severity"])
+             for alert in alerts(rendered_rules()) for cause in causes(alert)}  # fmt: skip
+    cases = {(name, cause, severity) for name, cause, severity, _ in CASES}
+    from_metric = {("EventsDropped", "full", "info"), ("CertificateFails", "refused", "warning")}
+    assert cases - from_metric == found - {("EventsDropped", "", "info")}
     assert all({0, 1} <= set(by_count) for by_count in CASES.values())
 
 
-def test_each_alert_has_a_severity_texts_and_a_runbook_below_the_configured_base() -> None:
-    base = "https://example.com/runbooks/"
-    values = SOURCES["client CA"] | {"prometheusRule": {"enabled": True, "runbookUrl": base}}
+def test_each_alert_has_a_severity_a_summary_with_its_cause_and_a_link_to_its_heading_in_the_runbooks() -> None:
+    page = "https://example.com/runbooks/"
+    values = SOURCES["client CA"] | {"prometheusRule": {"enabled": True, "runbookUrl": page}}
     rules: Object = find_one(render(values), "PrometheusRule")["spec"]
     for alert, configured in zip(alerts(rendered_rules()), alerts(rules), strict=True):
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
-        assert alert["annotations"]["runbook_url"] == f"{alert['alert']}.md"
-        assert configured["annotations"]["runbook_url"] == f"{base}{alert['alert']}.md"
+        assert causes(alert) == {""} or re.search(r"\$labels[.](cause|certificate)\b", alert["annotations"]["summary"])
+        anchor = alert["alert"].lower()
+        assert alert["annotations"]["runbook_url"] == f"docs/runbooks/README.md#{anchor}"
+        assert configured["annotations"]["runbook_url"] == f"{page}#{anchor}"
 
 
-def test_each_alert_has_a_runbook_and_the_index_lists_it_with_its_severities() -> None:
-    pages = {page.stem for page in (DOCS / "runbooks").glob("Kubevirt*.md")}
-    assert pages == {alert["alert"] for alert in alerts(rendered_rules())}
-    rows = re.findall(
-        r"^\| \[(\w+)\]\((\w+)\.md\) \| ([a-z, ]+) \|", (DOCS / "runbooks/README.md").read_text(), re.MULTILINE
-    )
-    assert all(name == page for name, page, _ in rows)
-    listed = {name: set(severities.split(", ")) for name, _, severities in rows}
+def test_the_runbooks_have_a_heading_for_each_alert_and_list_its_severities_and_causes() -> None:
+    page = (DOCS / "runbooks" / "README.md").read_text()
+    headings = dict(re.findall(r"^### (Kubevirt\w+)\n(.*?)(?=^##)", page + "##", re.MULTILINE | re.DOTALL))
+    rows = re.findall(r"^\| \[(\w+)\]\(#(\w+)\) \| ([a-z, ]+) \| (.*) \|$", page, re.MULTILINE)
+    assert all(name.lower() == anchor for name, anchor, _, _ in rows)
+    listed = {name: set(severities.split(", ")) for name, _, severities, _ in rows}
     found: dict[str, set[str]] = {}
     for alert in alerts(rendered_rules()):
         found.setdefault(alert["alert"], set()).add(alert["labels"]["severity"])
-    assert listed == found
+    assert (listed, list(headings)) == (found, list(found))
+    row_texts = {name: text for name, _, _, text in rows}
+    for alert in alerts(rendered_rules()):
+        for cause in causes(alert) - {""}:
+            assert all(f"`{cause}`" in texts[alert["alert"]] for texts in (headings, row_texts)), cause
 
 
 def test_the_alert_the_dashboard_and_the_runbook_of_softened_starts_select_the_reasons_of_the_guard() -> None:
     (softened,) = (alert for alert in alerts(rendered_rules()) if alert["alert"] == "KubevirtSchedulerSoftened")
     dashboard = (CHART / "dashboards" / "kubevirt-scheduler.json").read_text()
-    runbook = (DOCS / "runbooks" / "KubevirtSchedulerSoftened.md").read_text()
+    runbook = (DOCS / "runbooks" / "README.md").read_text()
     of_vms = {reason for subject, _, reason, _ in possible_labels() if subject is Subject.VM}
     for text in softened["expr"], dashboard, runbook:
         patterns = re.findall(r'reason=~\\?"(?:CoScheduled\|)?(CacheStale\|[^"\\]+)', text)

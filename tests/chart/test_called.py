@@ -197,7 +197,7 @@ def test_the_api_server_calls_for_share_managers_in_the_longhorn_namespace_only_
 @pytest.mark.parametrize(
     ("policy", "alert", "labels"),
     [
-        ("Ignore", "Missed", 'name="vms.kubevirt-scheduler.io",type="admit"'),
+        ("Ignore", "Undecided", 'name="vms.kubevirt-scheduler.io",type="admit"'),
         ("Fail", "Rejected", 'error_type="calling_webhook_error",name="vms.kubevirt-scheduler.io"'),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.helm_chart import CHART, find_one, render
+from tests.support.helm_chart import CHART, alert_rules, find_one, render
 
 DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
 ROWS = [each for each in DASHBOARD["panels"] if each["type"] == "row"]
@@ -55,9 +55,12 @@ def test_a_gauge_that_every_replica_exports_for_the_whole_fleet_is_not_added_up(
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_dashboard_links_to_the_runbooks_if_their_address_is_known() -> None:
-    rules = {"runbookUrl": "https://docs.example/runbooks/"}
-    found = find_one(render({"dashboard": {"enabled": True}, "prometheusRule": rules}), "ConfigMap")
-    shown = json.loads(found["data"]["kubevirt-scheduler.json"])
-    assert [each["url"] for each in shown["links"]] == ["https://docs.example/runbooks/README.md"]
-    assert shown["panels"] == DASHBOARD["panels"]
+def test_each_alert_has_a_panel_that_names_it_and_links_to_its_runbook_if_the_address_is_known() -> None:
+    page = "https://docs.example/runbooks/"
+    objects = render({"dashboard": {"enabled": True}, "prometheusRule": {"enabled": True, "runbookUrl": page}})
+    shown = json.loads(find_one(objects, "ConfigMap")["data"]["kubevirt-scheduler.json"])
+    assert [each["url"] for each in shown.pop("links")] == [page]
+    panels = shown["panels"] + [inner for row in shown["panels"] for inner in row.get("panels", ())]
+    linked = [link["url"] for panel in panels for link in panel.pop("links", ())]
+    assert set(linked) == {rule["annotations"]["runbook_url"] for rule in alert_rules(objects)}
+    assert shown == DASHBOARD  # otherwise unchanged

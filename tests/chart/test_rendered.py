@@ -186,11 +186,11 @@ def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> No
     objects = render(values | {"prometheusRule": {"enabled": True}})
     assert set(find_one(objects, "Lease", f"{NAME}-release")) == {"apiVersion", "kind", "metadata"}
     assert f"--lease={NAMESPACE}/{NAME}-release" in container(find_one(objects, "Deployment"))["args"]
-    alerts = [rule["alert"] for rule in alert_rules(objects)]
-    default = [rule["alert"] for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))]
-    assert set(default) - set(alerts) == {"KubevirtSchedulerReleases"}
-    (leaderless,) = (rule for rule in alert_rules(objects) if rule["alert"] == "KubevirtSchedulerNoReleaseLeader")
-    assert f" Lease {NAMESPACE}/{NAME}-release." in leaderless["annotations"]["description"]
+    alerts = {rule["alert"]: rule for rule in alert_rules(objects)}
+    stuck, softened = alerts["KubevirtSchedulerPendingPins"], alerts["KubevirtSchedulerSoftened"]
+    assert f" Lease {NAMESPACE}/{NAME}-release." in stuck["annotations"]["description"]
+    assert "`no-leader`: no replica reports such pins" in stuck["annotations"]["description"]
+    assert "released" not in softened["expr"] + softened["annotations"]["description"]
 
 
 # --- rights ---

@@ -442,10 +442,8 @@ def test_rotate_ca_warns_if_the_new_ca_is_not_published(api, invoke, new_replica
 
 
 @pytest.mark.parametrize("seconds", [0, TIMEOUT], ids=["connection refused", "no response"])
-def test_the_alert_ignores_a_restart_of_the_api_server_but_fires_after_15_minutes_of_failures(
-    api, new_replica, seconds
-):
-    limit = re.findall(r'failures_total\{.*cause!="conflict"\}\[15m\]\)\) > (\d+)', RULES)
+def test_the_alert_ignores_a_restart_of_the_api_server_but_not_15_minutes_of_failures(api, new_replica, seconds):
+    limit = re.findall(r'failures_total\{.*cause!=\\"conflict\\"\}\[15m\]\)\) > (\d+)', RULES)
     replica, spent, failures = new_replica(CertificateClock()), [], []
 
     def cut(_method, _path):
@@ -458,5 +456,5 @@ def test_the_alert_ignores_a_restart_of_the_api_server_but_fires_after_15_minute
             spent.append(replica.run_pass())
         failures.append(replica.failures.total())
     assert failures[0] < int(*limit) < failures[2] - failures[1]
-    [churning] = re.findall(r'steps_total\{.*step=~"([^"]+)"', RULES)
+    [churning] = re.findall(r'steps_total\{.*step=~\\"([^"\\]+)\\"', RULES)
     assert set(churning.split("|")) <= set(Step)

@@ -1,81 +1,74 @@
-{{/* Alerts about the serving certificate, its CA and the caBundle. */}}
+{{/* Alerts about the serving certificate, its CA, the CA of clients and the caBundle. */}}
 
 {{- define "kubevirt-scheduler.alerts.certificates" -}}
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
-{{- /* The certificate is valid for 30 days, and the renewal is due when a third is left. The alerts fire at a quarter, and at the length of a weekend. */}}
-{{- range $severity, $left := dict "warning" (list 648000 "7.5 days") "critical" (list 172800 "two days") }}
+{{- $self := eq .Values.certificates.source "self" }}
+{{- $clientCA := include "kubevirt-scheduler.clientCA" . }}
+{{- /* The seconds that are left when an alert fires.
+  leaf: it is valid for 30 days and renewed when a third is left. The alerts fire at a quarter, and at the length of a weekend.
+  ca: it is valid for a year and rotated when a third is left. The alerts fire at a quarter, and at the lifetime of a leaf, which never outlives it.
+  client-ca: a rotation needs a new certificate on each control-plane node. After the expiry of the last one, the webhook accepts no API server. */}}
+{{- $warning := dict "leaf" 648000 }}
+{{- $critical := dict "leaf" 172800 }}
+{{- if $self }}
+{{- $_ := set $warning "ca" 7884000 }}
+{{- $_ := set $critical "ca" 2592000 }}
+{{- end }}
+{{- if $clientCA }}
+{{- $_ := set $warning "client-ca" 1209600 }}
+{{- end }}
+{{- range $severity, $limits := dict "warning" $warning "critical" $critical }}
+{{- $expressions := list }}
+{{- range $certificate, $seconds := $limits }}
+{{- $expressions = append $expressions (printf "min by (certificate) (kubevirt_scheduler_certificate_expiry_seconds{%s,certificate=%q}) < %d" $of $certificate $seconds) }}
+{{- end }}
 - alert: KubevirtSchedulerCertificateExpiring
-  expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="leaf"}) < {{ first $left }}
+  expr: |-
+    {{- join "\nor " $expressions | nindent 4 }}
   for: 1h
   labels:
     severity: {{ $severity }}
   annotations:
-    summary: The serving certificate was not renewed and expires in {{ `{{ $value | humanizeDuration }}` }}.
-    description: Less than {{ last $left }} are left. `kubevirt-scheduler certs status` gives the cause.
+    summary: A certificate was not renewed and expires in {{ `{{ $value | humanizeDuration }} ({{ $labels.certificate }})` }}.
+    description: >-
+      `leaf` is the serving certificate{{ if $self }}, `ca` its CA{{ end }}: `kubevirt-scheduler certs status` gives the cause.
+      {{- if $clientCA }} `client-ca` is the last CA of tls.clientCA: rotate it, which needs a new certificate on each control-plane node.{{ end }}
 {{- end }}
-- alert: KubevirtSchedulerCertificateUnusable
-  expr: max by (pod) (kubevirt_scheduler_certificate_unusable{ {{- $of -}} }) > 0
+{{- /* A replica fails 6 times in 30 s if the API server is down, and 27 times in 15 minutes if the API server doesn't respond, because a pass then
+  takes 10 s. A conflict is normal: another replica wrote first. */}}
+{{- $failures := printf "max by (cause) (increase(kubevirt_scheduler_certificate_failures_total{%s,cause!=\"conflict\"}[15m])) > 20" $of }}
+{{- $causes := list "unusable" (printf "max by (pod) (kubevirt_scheduler_certificate_unusable{%s}) > 0" $of) }}
+{{- if $clientCA }}
+{{- $causes = concat $causes (list "client-ca-unusable" (printf "max by (pod) (kubevirt_scheduler_client_ca_unusable{%s}) > 0" $of)) }}
+{{- end }}
+{{- if ne .Values.certificates.source "cert-manager" }}
+{{- $causes = concat $causes (list "ca-bundle-overwritten" (printf "sum(increase(kubevirt_scheduler_certificate_repairs_total{%s}[1h])) > 3" $of)) }}
+{{- end }}
+- alert: KubevirtSchedulerCertificateFails
+  expr: |-
+    {{- include "kubevirt-scheduler.alerts.causes" $causes | nindent 4 }}
+    {{- if ne .Values.certificates.source "cert-manager" }}
+    or {{ $failures }}
+    {{- end }}
   for: 10m
   labels:
     severity: warning
   annotations:
-    summary: The webhook can't use its new serving certificate, and serves the old one until that expires.
-    description: "Check /readyz?verbose of {{ `{{ $labels.pod }}` }}: it names the file and the problem."
-{{- if include "kubevirt-scheduler.clientCA" . }}
-- alert: KubevirtSchedulerClientCaExpiring
-  # After the expiry of the last client CA, the webhook accepts no API server.
-  expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="client-ca"}) < 1209600
-  for: 1h
-  labels:
-    severity: warning
-  annotations:
-    summary: The client CA expires in {{ `{{ $value | humanizeDuration }}` }}.
-    description: Less than 14 days are left. A rotation needs a new certificate on each control-plane node.
-- alert: KubevirtSchedulerClientCaUnusable
-  expr: max by (pod) (kubevirt_scheduler_client_ca_unusable{ {{- $of -}} }) > 0
-  for: 10m
-  labels:
-    severity: warning
-  annotations:
-    summary: The webhook can't use its new client CA, and keeps the old one.
-    description: "Check /readyz?verbose of {{ `{{ $labels.pod }}` }}: it names the file and the problem."
-{{- end }}
-{{- if eq .Values.certificates.source "self" }}
-{{- range $severity, $left := dict "warning" (list 7884000 "91 days") "critical" (list 2592000 "30 days, the lifetime of a certificate,") }}
-- alert: KubevirtSchedulerCaExpiring
-  expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="ca"}) < {{ first $left }}
-  for: 1d
-  labels:
-    severity: {{ $severity }}
-  annotations:
-    summary: The CA was not rotated and expires in {{ `{{ $value | humanizeDuration }}` }}.
-    description: Less than {{ last $left }} are left. `kubevirt-scheduler certs status` gives the cause.
-{{- end }}
-- alert: KubevirtSchedulerCertificateReissued
+    summary: The webhook can't maintain or use a certificate ({{ `{{ $labels.cause }}{{ with $labels.pod }}, {{ . }}{{ end }}` }}).
+    description: >-
+      The current certificate stays in use. `unusable`{{ if $clientCA }} and `client-ca-unusable`{{ end }}: new files have a problem that
+      /readyz?verbose of the pod names.
+      {{- if ne .Values.certificates.source "cert-manager" }} `ca-bundle-overwritten`: another program repeatedly overwrites the caBundle, and calls
+      fail until the webhook repairs it. Any other cause: passes fail, and the runbook has a remedy for each.{{ end }}
+{{- if $self }}
+- alert: KubevirtSchedulerCertificateFails
   # One renewal is due in 20 days.
-  expr: sum by (step) (increase(kubevirt_scheduler_certificate_steps_total{ {{- $of -}} ,step=~"start|renew"}[1h])) > 5
+  expr: |-
+    {{- include "kubevirt-scheduler.alerts.causes" (list "reissued" (printf "sum by (step) (increase(kubevirt_scheduler_certificate_steps_total{%s,step=~\"start|renew\"}[1h])) > 5" $of)) | nindent 4 }}
   labels:
     severity: critical
   annotations:
-    summary: The webhook issues its certificate repeatedly ({{ `{{ $labels.step }}` }}).
+    summary: The webhook issues its certificate repeatedly ({{ `{{ $labels.cause }}, {{ $labels.step }}` }}).
     description: Calls fail until the API server trusts the newest CA. Look for a node whose clock is wrong by weeks, and for another writer of the Secret.
-{{- end }}
-{{- if ne .Values.certificates.source "cert-manager" }}
-- alert: KubevirtSchedulerCertificateFails
-  # A replica fails 6 times in 30 s if the API server is down, and 27 times in 15 minutes if the API server doesn't respond,
-  # because a pass then takes 10 s. A conflict is normal: another replica wrote first.
-  expr: max by (cause) (increase(kubevirt_scheduler_certificate_failures_total{ {{- $of -}} ,cause!="conflict"}[15m])) > 20
-  labels:
-    severity: warning
-  annotations:
-    summary: The webhook can't maintain its certificate ({{ `{{ $labels.cause }}` }}).
-    description: The current certificate stays in use. The runbook has a remedy for each cause.
-- alert: KubevirtSchedulerCaBundleOverwritten
-  expr: sum(increase(kubevirt_scheduler_certificate_repairs_total{ {{- $of -}} }[1h])) > 3
-  labels:
-    severity: warning
-  annotations:
-    summary: Another program repeatedly overwrites the caBundle.
-    description: Calls fail until the webhook repairs it. Look for a GitOps tool or an injector, and make it ignore the field.
 {{- end }}
 {{- end }}
