@@ -110,6 +110,10 @@ CASES: dict[Case, dict[int, list[Series]]] = {
         1: [{INTERNAL_ERRORS: "0x24 1x60"}],
         0: [{INTERNAL_ERRORS: "1x60"}],
     },
+    ("Undecided", "uncaught-error", "warning", "30m"): {
+        1: [{metric("uncaught_errors_total"): "0x24 1x60"}],
+        0: [{metric("uncaught_errors_total"): "1x60"}],
+    },
     ("Softened", "guard", "warning", "2h"): {
         1: [
             {SOFTENED: "0+1x120", PINNED: "0+2x120"},

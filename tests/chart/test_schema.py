@@ -60,13 +60,6 @@ def test_an_unsupported_kubernetes_version_is_refused() -> None:
         render({}, "--kube-version=1.29.14")
 
 
-def test_the_values_of_the_second_scheduler_name_its_own_chart() -> None:
-    with pytest.raises(HelmError, match=r"charts/secondary-scheduler -n kubevirt-scheduler --set name=mine. Then set"):
-        render({"scheduler": {"enabled": True, "name": "mine"}})
-    # `--reuse-values` keeps the defaults of the earlier chart.
-    assert render({"scheduler": {"enabled": False, "name": "mine", "loadAware": {"enabled": False}}})
-
-
 def test_a_parent_chart_can_include_this_chart() -> None:
     render({"global": {"anything": 1}, "enabled": True})
 

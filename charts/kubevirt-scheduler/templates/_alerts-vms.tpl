@@ -15,9 +15,10 @@
 {{- /* Each replica sees the whole cluster, hence `max`. A pod counts for an hour after its creation. */}}
 {{- $missed := printf "max(kubevirt_scheduler_undecided_pods{%s}) > 0" $of }}
 {{- $errors := printf "sum(increase(kubevirt_scheduler_decisions_total{%s,reason=\"InternalError\"}[15m])) > 0" $of }}
+{{- $uncaught := printf "sum(increase(kubevirt_scheduler_uncaught_errors_total{%s}[15m])) > 0" $of }}
 - alert: KubevirtSchedulerUndecided
   expr: |-
-    {{- include "kubevirt-scheduler.alerts.causes" (list "call-failed" $failed "no-decision" $missed "internal-error" $errors) | nindent 4 }}
+    {{- include "kubevirt-scheduler.alerts.causes" (list "call-failed" $failed "no-decision" $missed "internal-error" $errors "uncaught-error" $uncaught) | nindent 4 }}
   for: 5m
   labels:
     severity: warning
@@ -27,7 +28,8 @@
       These VMs may run apart from their storage. `call-failed`: the response was late, or the call failed; check that the replicas are ready, and
       that the API server trusts their certificate and reaches their port. `no-decision`: opted-in VMs started within an hour and the webhook didn't
       decide; `kubevirt-scheduler doctor` names them, and says whether the API server calls the webhook for the account of your KubeVirt controller.
-      `internal-error`: an unexpected error in the webhook; its log has the traceback, please report it.
+      `internal-error`, `uncaught-error`: an unexpected error in the webhook; its log has the traceback, please report it. The second one ended a thread:
+      restart the replica.
 {{- $starts := printf "kubevirt_scheduler_decisions_total{%s,subject=\"vm\",action=\"inject\",mode=\"required\"" $of }}
 {{- $reasons := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|NodeScarce|PodAffinity|Released|StartFailed|Unjudged" }}
 {{- $refused := printf "sum(increase(%s,reason=~%q}[1h]))" $starts $reasons }}

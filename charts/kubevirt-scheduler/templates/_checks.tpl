@@ -30,11 +30,6 @@
   {{- fail "tls.clientCA: configMap and secret are both set, and the client CA comes from one of them. Empty the other." }}
 {{- end }}
 {{- include "kubevirt-scheduler.checks.serviceMonitor" . }}
-{{- with .Values.scheduler }}
-  {{- if .enabled }}
-    {{- fail (printf "scheduler: the second scheduler has a chart of its own. To keep it running, install it first: helm install secondary-scheduler charts/secondary-scheduler -n %s --set name=%s. Then set scheduler=null and upgrade again (docs/guides/schedulers.md)." $.Release.Namespace (default "kubevirt-scheduler" .name)) }}
-  {{- end }}
-{{- end }}
 {{- end }}
 
 {{- define "kubevirt-scheduler.checks.networkPolicy" -}}
