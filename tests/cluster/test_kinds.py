@@ -170,21 +170,19 @@ def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
 @pytest.mark.parametrize(
     "containers",
     [
-        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(33)}}}],
+        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(513)}}}],
         [{"resources": {"requests": {"cpu": "1"}}}] * 65,
     ],
     ids=["resources", "containers"],
 )
 def test_a_pod_with_very_many_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
-    """60,000 resources took 2 s, and 200 containers with 64 resources 0.1 s."""
+    """See the test of `effective_requests`."""
     fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
     assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
 
 
-@pytest.mark.parametrize(
-    "quantity", ["many", "1 Gi", "", "0x10", "1e1000", "1Kib", "NaN", True, None, [], {}], ids=repr
-)
+@pytest.mark.parametrize("quantity", ["many", "1 Gi", "", "0x10", "1e1000", "1Kib", "NaN", True, [], {}], ids=repr)
 def test_the_error_for_an_invalid_quantity_does_not_contain_its_value(quantity: Any) -> None:
     with pytest.raises(Malformed, match="a resource quantity is n") as caught:
         kinds.read_node(node(allocatable={"cpu": quantity}))

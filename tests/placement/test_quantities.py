@@ -43,7 +43,7 @@ def test_a_quantity_is_parsed_to_milli_for_cpu_and_to_whole_units_otherwise(
 
 
 @pytest.mark.parametrize(
-    "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf", "٣", "9" * 5000]
+    "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf", "٣"]
 )
 def test_an_invalid_quantity_raises_malformed(quantity: str) -> None:
     with pytest.raises(Malformed, match="not a number with a unit"):

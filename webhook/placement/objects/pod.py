@@ -6,7 +6,7 @@ from typing import Any
 
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, mounted_claims
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
     CREATED_BY_LABEL,
@@ -16,7 +16,7 @@ from webhook.placement.objects.kubevirt import (
     VMI_NAME_ANNOTATION,
     controller_of,
 )
-from webhook.placement.objects.resources import MAX_RESOURCES, PODS, TooManyQuantities, effective_requests
+from webhook.placement.objects.resources import MAX_RESOURCES, PODS, CostlyQuantities, effective_requests
 from webhook.placement.objects.selectors import REQUIRED, required_terms
 
 # bytes of memory that the details of a pod may take: labels, annotations, claims, owners, resource names and terms. A
@@ -105,8 +105,10 @@ def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
     """Return the requests of a pod, and whether they are unknown. Such a pod counts only as a pod."""
     try:
         requests = effective_requests(item)
-    except TooManyQuantities:
+    except CostlyQuantities:
         return {PODS: 1}, True
+    except Malformed as error:
+        raise Malformed(f"resources: {error}") from None
     if len(requests) <= MAX_RESOURCES:
         return requests, False
     return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES]), True  # cpu and memory first
@@ -135,7 +137,11 @@ def _size_of_terms(affinity: JsonObject) -> int:
     kinds = _TERMS & affinity.keys()
     if not kinds:  # most pods
         return 0
-    written = str([mappings(affinity, kind, REQUIRED) for kind in kinds])
+    terms = [mappings(affinity, kind, REQUIRED) for kind in kinds]
+    least = _ENTRY * sum(map(len, terms))
+    if least > MAX_DETAILS:  # to write 450 KB takes 2 ms
+        return least
+    written = str(terms)
     return len(written) + _QUOTE * (written.count("'") + written.count('"')) + _ENTRY * written.count(": ")
 
 

@@ -7,7 +7,6 @@ Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `re
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -15,21 +14,20 @@ from webhook.placement.objects.fields import JsonObject, Malformed, condition, m
 
 PODS = "pods"
 
-_QUANTITY = re.compile(r"(?a)(?!.{999})([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+_QUANTITY = re.compile(r"(?a)([+-]?)(?:(\d+)\.?(\d*)|\.(\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+# The factor and the power of ten of each suffix. Integers, because fractions take 20 µs for each quantity.
 _SUFFIXES = {
-    **{
-        suffix: Fraction(1000) ** power
-        for power, suffix in enumerate(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"], -3)
-    },
-    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
+    **{suffix: (1, 3 * power) for power, suffix in enumerate(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"], -3)},
+    **{suffix: (1 << 10 * power, 0) for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
 _MOST = 1000 * (2**63 - 1)  # milli; the API server caps a quantity, but a VM in etcd may have any
 _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
-# The requests of a larger pod are unknown. A pod of KubeVirt has 4 containers, and 7 resources.
-MAX_CONTAINERS, MAX_RESOURCES = 64, 32
-MAX_CACHED_LENGTH = 32  # characters; the API server writes no longer quantity, and a made-up one may have thousands
+# The requests of a larger pod are unknown. A pod of KubeVirt has 4 containers, and 7 resources in 20 quantities.
+MAX_CONTAINERS, MAX_RESOURCES, MAX_QUANTITIES = 64, 32, 512
+# Characters. The API server rounds to 10⁻⁹ and caps at 2⁶³: it writes at most 30, and a client may send thousands.
+MAX_LENGTH = 32
 
 
 @lru_cache(maxsize=8192)
@@ -37,24 +35,33 @@ def _parse_millis(quantity: str) -> int:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         raise Malformed("a resource quantity is not a number with a unit")
-    number, exponent, suffix = match.groups()
-    value = Fraction(number + (exponent or "")) * _SUFFIXES[suffix or ""]
-    return max(-_MOST, min(-int(-value * 1000 // 1), _MOST))  # rounded up to a milli, as by the API server
+    sign, whole, after_point, only_decimals, exponent, suffix = match.groups()
+    decimals = after_point or only_decimals or ""
+    factor, power = _SUFFIXES[suffix or ""]
+    value = int(f"{sign}{whole or ''}{decimals}") * factor
+    shift = 3 + power + int(exponent or 0) - len(decimals)
+    scale: int = 10 ** abs(shift)
+    millis = value * scale if shift >= 0 else -(-value // scale)  # rounded up, as by the API server
+    return max(-_MOST, min(millis, _MOST))
 
 
 def _in_millis(quantities: Mapping[str, Any]) -> dict[str, int]:
     return {
-        name: _parse_millis(value) if type(value) is str and len(value) <= MAX_CACHED_LENGTH else _unusual_millis(value)
+        name: _parse_millis(value) if type(value) is str and len(value) <= MAX_LENGTH else _unusual_millis(value)
         for name, value in quantities.items()
     }
 
 
 def _unusual_millis(quantity: Any) -> int:
-    if isinstance(quantity, str):
-        return _parse_millis.__wrapped__(quantity)
-    if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # in a hand-written file: `cpu: 2`
-        return _parse_millis(str(quantity))
-    raise Malformed("a resource quantity is neither a string nor a number")
+    if quantity is None:  # the API server stores 0
+        return 0
+    # In a hand-written file, a quantity may be a number: `cpu: 2`.
+    if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
+        raise Malformed("a resource quantity is neither a string nor a number")
+    written = str(quantity)
+    if len(written) > MAX_LENGTH:
+        raise CostlyQuantities(f"a resource quantity has more than {MAX_LENGTH} characters")
+    return _parse_millis(written)
 
 
 def _in_units(resource: str, millis: int) -> int:
@@ -69,30 +76,55 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
     return {resource: _in_units(resource, millis) for resource, millis in _in_millis(quantities).items()}
 
 
-class TooManyQuantities(Malformed):
-    """The pod has more containers or resources than any that runs. To parse them takes up to a second."""
+class CostlyQuantities(Malformed):
+    """The pod has more or longer quantities than any that runs. To parse them takes up to a second."""
 
 
-def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject], feasible: bool) -> dict[str, int]:
-    resources = mapping(container, "resources")
-    # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
-    quantities = mapping(resources, "limits") | mapping(resources, "requests")
-    if len(quantities) > MAX_RESOURCES:
-        raise TooManyQuantities("a container names too many resources")
-    requests = _in_millis(quantities)
-    if statuses:
-        _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
-    return requests
+class _PodQuantities:
+    """Parses the quantities of one pod. `feasible` means that its pending resize is."""
 
+    def __init__(self, pod: JsonObject) -> None:
+        self.left = MAX_QUANTITIES
+        self.feasible = condition(pod, "PodResizePending").get("reason") != "Infeasible"
 
-def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: bool) -> None:
-    # The kubelet never grants an infeasible resize, so the spec's amount doesn't count.
-    if not feasible and isinstance(status.get("resources"), dict):
-        requests.clear()
-    # Until an in-place resize is complete, the larger amount counts.
-    for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
-        for name, millis in _in_millis(resized).items():
-            requests[name] = max(requests.get(name, 0), millis)
+    def spend(self, quantities: int) -> None:
+        self.left -= quantities
+        if self.left < 0:
+            raise CostlyQuantities("the pod has too many resource quantities")
+
+    def millis(self, quantities: JsonObject) -> dict[str, int]:
+        self.spend(len(quantities))
+        return _in_millis(quantities)
+
+    def of_container(self, container: JsonObject, statuses: Mapping[str, JsonObject]) -> dict[str, int]:
+        resources = mapping(container, "resources")
+        # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
+        requests = self.millis(mapping(resources, "limits") | mapping(resources, "requests"))
+        if statuses:
+            self.apply_resize(requests, statuses.get(text(container, "name"), {}))
+        return requests
+
+    def apply_resize(self, requests: dict[str, int], status: JsonObject) -> None:
+        # The kubelet never grants an infeasible resize, so the spec's amount doesn't count.
+        if not self.feasible and isinstance(status.get("resources"), dict):
+            requests.clear()
+        # Until an in-place resize is complete, the larger amount counts.
+        for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
+            _raise_to(requests, self.millis(resized))
+
+    def of_pod_level(self, resources: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
+        self.spend(len(mapping(resources, "limits")))
+        limits = mapping(resources, "limits").items()
+        # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
+        named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
+        named |= mapping(resources, "requests")
+        supported = ("cpu", "memory")
+        named = {name: value for name, value in named.items() if name in supported or name.startswith(_HUGE_PAGES)}
+        found = self.millis(named)
+        resized = dict(found)
+        self.apply_resize(resized, status)
+        # For another resource, the status has the sum of the containers, but not the larger amounts that they wait for.
+        return {name: amount for name, amount in resized.items() if name in found}
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -107,21 +139,6 @@ def _raise_to(total: dict[str, int], minimum: Mapping[str, int]) -> None:
     for name, value in minimum.items():
         if value > total.get(name, 0):
             total[name] = value
-
-
-def _pod_level_requests(
-    resources: JsonObject, status: JsonObject, total: Mapping[str, int], feasible: bool
-) -> dict[str, int]:
-    limits = mapping(resources, "limits").items()
-    # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
-    named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
-    named |= mapping(resources, "requests")
-    named = {name: value for name, value in named.items() if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)}
-    found = _in_millis(named)
-    resized = dict(found)
-    _apply_resize(resized, status, feasible=feasible)
-    # The status has the sum of the containers for each other resource, but not the larger amounts that they wait for.
-    return {name: amount for name, amount in resized.items() if name in found}
 
 
 def format_quantity(resource: str, quantity: int) -> str:
@@ -145,21 +162,17 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     """
     spec, status = mapping(pod, "spec"), mapping(pod, "status")
     containers, init_containers = mappings(spec, "containers"), mappings(spec, "initContainers")
-    if len(containers) + len(init_containers) > MAX_CONTAINERS:
-        raise TooManyQuantities("the pod has too many containers")
-    statuses: Mapping[str, JsonObject] = {}
-    feasible = True
-    if status:  # not of a pod that is being created
-        of_containers = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
-        statuses = {text(each, "name"): each for each in of_containers}
-        feasible = condition(pod, "PodResizePending").get("reason") != "Infeasible"
+    of_containers = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+    if len(containers) + len(init_containers) > MAX_CONTAINERS or len(of_containers) > MAX_CONTAINERS:
+        raise CostlyQuantities("the pod has too many containers")
+    statuses, quantities = {text(each, "name"): each for each in of_containers}, _PodQuantities(pod)
     total: dict[str, int] = {}
     for container in containers:
-        _add(total, _container_requests(container, statuses, feasible))
+        _add(total, quantities.of_container(container, statuses))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in init_containers:
-        concurrent = _container_requests(container, statuses, feasible)
+        concurrent = quantities.of_container(container, statuses)
         if container.get("restartPolicy") == "Always":
             _add(total, concurrent)
             _add(sidecars, concurrent)
@@ -169,7 +182,12 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
         _raise_to(peak, concurrent)
     _raise_to(total, peak)
     if resources := mapping(spec, "resources"):
-        total |= _pod_level_requests(resources, status, total, feasible)
+        total |= quantities.of_pod_level(resources, status, total)
+    # Kubernetes 1.37 adds the overhead to the status of the whole pod, which already contains it: PodRequests, and
+    # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/kubelet_pods.go#L2182. Older ones don't read it.
+    allocated, actual = mapping(status, "allocatedResources"), mapping(status, "resources", "requests")
+    for counted in (allocated, actual) if allocated and actual else ():
+        _raise_to(total, quantities.millis(counted))
     if overhead := mapping(spec, "overhead"):
-        _add(total, _in_millis(overhead))
+        _add(total, quantities.millis(overhead))
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
