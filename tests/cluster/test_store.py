@@ -9,6 +9,7 @@ from tests.support.builders import (
     Object,
     catalog,
     hotplug_pod,
+    node,
     pinned_fields,
     pinned_vm_pod,
     pod,
@@ -24,7 +25,7 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches.pod_tables import Pods
 from webhook.cluster.caches.store import Store
-from webhook.cluster.kinds import read_pod, read_share_manager
+from webhook.cluster.kinds import read_node, read_pod, read_share_manager
 from webhook.placement.objects.facts import Pod, ShareManager
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
@@ -55,6 +56,15 @@ def test_a_pv_is_found_by_its_name_and_its_volume_handle() -> None:
     assert [found.name for found in store.volumes_by_handle("vol-disk1-restored")] == ["disk"]
     assert [found.name for found in store.volumes_by_handle("disk")] == ["disk"]
     assert not store.volumes_by_handle("x")
+
+
+def test_an_extended_resource_is_reported_while_a_node_has_it() -> None:
+    store = Store()
+    for name, gpus, reported in (("a", "1", True), ("b", "0", True), ("a", "", True), ("b", "", False)):
+        fact = read_node(node(name, allocatable={"cpu": "4"} | ({"example.com/gpu": gpus} if gpus else {})))
+        store.put(fact)
+        assert store.is_reported("example.com/gpu") is reported
+    assert not store.is_reported("example.com/other")
 
 
 def test_node_load_is_the_sum_of_pods_bound_or_pinned_to_the_node() -> None:

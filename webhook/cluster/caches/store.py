@@ -12,7 +12,7 @@ from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, Own
 from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.caches.reservations import Reservations
-from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volumes
+from webhook.cluster.caches.tables import Nodes, Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
@@ -56,7 +56,7 @@ class Store:
         self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic, taken_at: datetime | None = None
     ) -> None:
         self.claims, self.volumes, self.share_managers = Table[Claim](), Volumes(), Table[ShareManager]()
-        self.nodes, self.csi_nodes, self.pods = Table[Node](), Table[CSINode](), Pods()
+        self.nodes, self.csi_nodes, self.pods = Nodes(), Table[CSINode](), Pods()
         self.virtual_machines, self.vmis = Table[VirtualMachine](), VirtualMachineInstances()
         self.namespaces, self.storage_classes = Table[Namespace](), Table[StorageClass]()
         self._tables: dict[type[Fact], Table[Any]] = {
@@ -74,7 +74,8 @@ class Store:
         # The queries that one table answers.
         self.claim, self.share_manager = self.claims.find, self.share_managers.find
         self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
-        self.node, self.csi_node, self.nominated_pods = self.nodes.named, self.csi_nodes.named, self.pods.nominated
+        self.node, self.is_reported, self.csi_node = self.nodes.named, self.nodes.report, self.csi_nodes.named
+        self.nominated_pods = self.pods.nominated
         self.share_manager_pods, self.mounting_pods = self.pods.serving, self.pods.mounting
         self.other_mounting_pods = self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
@@ -175,10 +176,6 @@ class Store:
     def has_nodes(self) -> bool:
         """Return whether any node is known."""
         return len(self.nodes) > 0
-
-    def is_reported(self, resource: str) -> bool:
-        """Return whether any node reports an extended resource as allocatable."""
-        return any(resource in (node.allocatable or ()) for node in self.nodes.values())
 
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""

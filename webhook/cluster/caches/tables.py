@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
-from webhook.placement.objects.facts import Fact, Key, VirtualMachineInstance, Volume
+from webhook.placement.objects.facts import Fact, Key, Node, VirtualMachineInstance, Volume
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
@@ -65,6 +65,18 @@ class Table(Generic[F]):
     def exchange(self, other: Self) -> None:
         """Exchange all objects with another table."""
         self.__dict__, other.__dict__ = other.__dict__, self.__dict__
+
+
+class Nodes(Table[Node]):
+    """The nodes, also indexed by each extended resource that they report."""
+
+    def entries(self, fact: Node) -> Iterable[Entry]:
+        """Yield the extended resources, whose names have a prefix."""
+        return [(resource,) for resource in fact.allocatable or () if "/" in resource]
+
+    def report(self, resource: str) -> bool:
+        """Return whether any node reports an extended resource as allocatable."""
+        return bool(self.indexed(resource))
 
 
 class Volumes(Table[Volume]):
