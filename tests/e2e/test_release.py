@@ -82,6 +82,26 @@ def warnings(scenario: Scenario, vm: str) -> list[str]:
     return [str(event["message"]) for event in found]
 
 
+def test_vms_that_failed_to_start_twice_run_elsewhere(
+    scenario: Scenario, controller: VirtController, replicas: Replicas
+) -> None:
+    """The preference for the share-manager's node drew such a VM back there 6 times of 6, with 5 free nodes."""
+    scenario.add_nodes(6)
+    _, node = scenario.add_attached_volume()
+    names = [f"vm{number}" for number in range(6)]
+    pods = {name: controller.prepare(scenario.vm_pod(name, "disk1")) for name in names}
+    for name in names:
+        status = {"status": {"startFailure": {"consecutiveFailCount": 2}}}
+        scenario.plane.request(
+            "PATCH", f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachines/{name}/status", status
+        )
+    replicas.wait_until_all(
+        lambda: {reason(scenario.dry_run(pods[name])) for name in names} == {"StartFailed"}, "decisions"
+    )
+    nodes = [scenario.wait_running(scenario.create(pods[name])) for name in names]
+    assert node not in nodes
+
+
 def test_vms_whose_node_is_lost_before_they_are_bound_run_elsewhere_unless_nothing_restarts_them(
     scenario: Scenario, plane: ControlPlane, controller: VirtController, replicas: Replicas, measured: Measured
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.builders import (
     pod_term,
     request,
     settings,
+    share_manager,
     share_manager_pod,
     storage,
     virt_launcher,
@@ -26,8 +27,9 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster.caches.store import Store
+from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, MAX_NODE_SELECTOR_TERMS, first_failed_check
+from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import decide
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import GUARD_REASONS, Outcome, Reason
@@ -170,10 +172,6 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
-        (
-            {"affinity": node_terms(*[ARCH_TERM] * (MAX_NODE_SELECTOR_TERMS + 1))},
-            f"spec.affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -202,14 +200,61 @@ def test_checks_run_in_design_order() -> None:
     assert tuple(check.reason for check in CHECKS) == GUARD_REASONS
 
 
+@pytest.mark.parametrize("mode", ["required", "preferred"])
 @pytest.mark.parametrize(("failures", "expected"), [(None, "CoScheduled"), (1, "CoScheduled"), (2, "StartFailed")])
-def test_a_vm_whose_last_two_starts_failed_only_prefers_the_node(failures: int | None, expected: str) -> None:
-    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
+def test_a_vm_whose_last_two_starts_failed_prefers_other_nodes(failures: int | None, expected: str, mode: str) -> None:
+    """A preference of weight 100 for the node drew it back there 6 times of 6."""
+    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1", "kubevirt-scheduler/co-schedule-mode": mode})
     failed = [virtual_machine(failures=failures), virtual_machine("vm2", failures=5)]
-    assert decision_for(vm, *storage(), node(), *failed).reason == expected
+    decision = decision_for(vm, *storage(), node(), *failed)
+    assert (decision.reason, decision.avoids) == (expected, expected == "StartFailed")
+    assert (decision.outcome is Outcome.UNCHANGED) is decision.avoids
+    assert decision_for(vm, *storage(), node(), *failed, node_guard=False).reason == "CoScheduled"
+    starting = [claim(), volume(), share_manager(state="starting"), virt_launcher("vm0", node="node-a")]
+    starting[-1]["metadata"]["labels"]["kubevirt.io/created-by"] = "another"
+    assert decision_for(vm, *starting, node(), *failed).avoids is decision.avoids
     # No VM's failures count for a pod that runs none.
     follower = share_manager_pod(annotations={"kubevirt.io/domain": "vm1"})
     assert decision_for(follower, volume(), virt_launcher("vm", node="node-a"), node(), *failed).reason == "CoScheduled"
+
+
+HOTPLUGGABLE = [
+    {"name": "a", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}},
+    {"name": "a", "dataVolume": {"name": "data", "hotpluggable": True}},
+]
+
+
+@pytest.mark.parametrize("disk", HOTPLUGGABLE, ids=["claim", "DataVolume"])
+@pytest.mark.parametrize("mode", ["required", "preferred"])
+def test_a_vm_prefers_other_nodes_if_its_hotpluggable_claim_is_not_reached(disk: Object, mode: str) -> None:
+    """Its virt-launcher pod doesn't mount the claim. Pinned or drawn to the node, the VM never gets the disk."""
+    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1", "kubevirt-scheduler/co-schedule-mode": mode})
+    owner, data = virtual_machine(), claim("data", modes=["ReadWriteOnce"])
+    owner["spec"]["template"]["spec"] = {"volumes": [disk]}
+    for required, expected in ((SSD_ONLY, Reason.VOLUME_MISMATCH), (None, Reason.CO_SCHEDULED)):
+        decision = decision_for(vm, *storage(), owner, data, volume("data", required=required, driver="local"), node())
+        assert (decision.reason, decision.avoids) == (expected, required is not None)
+    assert decision_for(vm, *storage(), owner, data, node()).reason is Reason.CO_SCHEDULED  # its PV is unknown
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize(
+    ("terms", "named"),
+    [
+        ([{"matchFields": [name_requirement("node-a")]}], "(matchFields, which name a node)"),
+        ([ARCH_TERM, {"matchFields": [name_requirement("node-a")]}], "(matchFields, which name a node)"),
+        ([{"matchFields": [name_requirement("node-b", "NotIn")]}], ""),
+        ([ARCH_TERM] * MAX_TERMS, ""),
+        ([ARCH_TERM] * (MAX_TERMS + 1), f"(more than {MAX_TERMS} terms)"),
+    ],
+)
+def test_only_terms_that_a_later_call_can_tell_from_the_pin_are_pinned(
+    terms: list[Object], named: str, guard: bool
+) -> None:
+    decision = decision_for(virt_launcher(affinity=node_terms(*terms)), *storage(), node(), node_guard=guard)
+    assert decision.outcome is (Outcome.PREFERRED if named else Outcome.PINNED)
+    assert decision.reason is (Reason.UNJUDGED if named else Reason.CO_SCHEDULED)
+    assert named in decision.message
 
 
 def released_store(*items: Object) -> Store:

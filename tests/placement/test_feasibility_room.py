@@ -110,7 +110,7 @@ def test_a_decision_tells_no_free_amount_and_no_taint() -> None:
 def test_every_check_passes_while_no_node_is_known() -> None:
     unreachable_pv = volume(required={"nodeSelectorTerms": []})
     vm = virt_launcher(
-        nodeSelector={"a": "b"}, affinity=node_terms({"matchFields": [name_requirement("node-b")]}), **ONE_CPU
+        nodeSelector={"a": "b"}, affinity=node_terms({"matchFields": [name_requirement("node-a", "NotIn")]}), **ONE_CPU
     )
     assert decision_for(vm, *SHARED_DISK, unreachable_pv).outcome is Outcome.PINNED
 

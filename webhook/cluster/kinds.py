@@ -267,9 +267,10 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     spec = mapping(item, "spec")
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
     true, false = true_and_false_keys(mapping(spec, "template", "metadata", "annotations"))
-    claims = tuple(template_claims(mapping(spec, "template", "spec")))
-    if memory_of((*true, *false, *claims)) > MAX_DETAILS:
-        true, false, claims = NO_STRINGS, NO_STRINGS, ()
+    template = mapping(spec, "template", "spec")
+    claims, hotpluggable = (tuple(template_claims(template, hotpluggable=each)) for each in (False, True))
+    if memory_of((*true, *false, *claims, *hotpluggable)) > MAX_DETAILS:
+        true, false, claims, hotpluggable = NO_STRINGS, NO_STRINGS, (), ()
     return facts.VirtualMachine(
         *key_of(item),
         strategy=_limited_name(run_strategy(item)),
@@ -279,6 +280,7 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
         claims=claims,
         inherits=has_instance_type(item),
         uid=text(item, "metadata", "uid"),
+        hotpluggable=hotpluggable,
     )
 
 
@@ -290,8 +292,7 @@ _VM = object_of(
     ),
     status=map_of("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
 )
-# Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
-# decisions.
+# A missing right (an older ClusterRole) must not stop the decisions.
 VIRTUAL_MACHINES = Kind(KUBEVIRT, "VirtualMachine", _VM, facts.VirtualMachine, read_virtual_machine, required=False)
 
 

@@ -87,12 +87,15 @@ def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     )
 
 
-def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
-    """Yield the claims that the pod of a VMI mounts, in volume order."""
+def template_claims(vmi_spec: JsonObject, *, hotpluggable: bool = False) -> Iterator[str]:
+    """Yield the claims that the pod of a VMI mounts, in volume order, or else those that a hotplug pod mounts.
+
+    Source: KubeVirt, `hotplugVolumes` in pkg/virt-controller/services/rendervolumes.go.
+    """
     for volume in mappings(vmi_spec, "volumes"):
         sources = mapping(volume, "persistentVolumeClaim"), mapping(volume, "dataVolume")
-        if not any(source.get("hotpluggable") for source in sources) and (name := claim_of(volume)):
-            yield name  # a pod of its own mounts a hotplugged claim
+        if any(source.get("hotpluggable") for source in sources) is hotpluggable and (name := claim_of(volume)):
+            yield name
 
 
 def claim_of(volume: JsonObject) -> str:

@@ -6,8 +6,9 @@ every required term names one node this way, the scheduler evaluates only that n
 
 from typing import Any
 
-from webhook.placement.objects.fields import JsonObject, list_in, map_in, mapping, mappings
+from webhook.placement.objects.fields import JsonObject, list_in, map_in, mapping, mappings, text
 from webhook.placement.objects.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
+from webhook.placement.reasons import Reason
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
@@ -15,6 +16,8 @@ DECISION = "kubevirt-scheduler/decision"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 WEIGHT = 100  # the API's maximum, so that no preference of the user outweighs the storage
+# Required terms of a pod that is pinned; KubeVirt writes one to three. To pin 999 took 34 ms, and 196 KB of patch.
+MAX_TERMS = 64
 
 
 def _node_field(node: str, operator: str = "In") -> JsonObject:
@@ -55,6 +58,12 @@ def with_node(affinity: Any, node: str, *, pin: bool = False, avoid: bool = Fals
     term, preferred = _preferred_term(node, "NotIn" if avoid else "In"), list_in(node_affinity, PREFERRED)
     changed[PREFERRED] = preferred if term in preferred else [*preferred, term]
     return {**original, "nodeAffinity": changed}
+
+
+def own_preferences(preferred: list[Any], node: str) -> list[Any]:
+    """Return the preferred terms that the webhook may have added for the node."""
+    added = _preferred_term(node), _preferred_term(node, "NotIn")
+    return [term for term in preferred if term in added]
 
 
 def _avoids_one_node(term: Any) -> bool:
@@ -134,11 +143,31 @@ def matches_no_node(required: Any) -> bool:
     return isinstance(required, dict) and all(is_empty_term(term) for term in mappings(required, "nodeSelectorTerms"))
 
 
+def has_too_many_terms(required: Any) -> bool:
+    """Return whether a required node affinity has more terms than the webhook evaluates and pins."""
+    return len(mappings(required, "nodeSelectorTerms")) > MAX_TERMS
+
+
+def unpinnable_part(pod: JsonObject, node: str) -> str:
+    """Return what keeps a pod's required node affinity from being pinned to `node`; empty if nothing does.
+
+    A later call could not tell a user's own `matchFields` from the pin, and might remove both.
+    """
+    required = mapping(pod, "spec", "affinity", "nodeAffinity").get(REQUIRED)
+    if has_too_many_terms(required):
+        return f"more than {MAX_TERMS} terms"
+    annotations = mapping(pod, "metadata", "annotations")
+    if annotations.get(CO_SCHEDULED_NODE) == node and text(annotations, DECISION).startswith(Reason.CO_SCHEDULED):
+        return ""  # another webhook has changed a pod that was pinned before
+    fields = (field for term in mappings(required, "nodeSelectorTerms") for field in mappings(term, "matchFields"))
+    return "matchFields, which name a node" if any(field.get("operator") == "In" for field in fields) else ""
+
+
 def pinned_node(pod: JsonObject) -> str:
     """Return the node that the annotation and every required term name. Empty if the webhook did not pin the pod."""
     node = mapping(pod, "metadata", "annotations").get(CO_SCHEDULED_NODE)
-    if not isinstance(node, str):
-        return ""
     required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
+    if not isinstance(node, str) or has_too_many_terms(required):
+        return ""
     terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
     return node if terms and all(_node_field(node) in mappings(term, "matchFields") for term in terms) else ""

@@ -19,7 +19,14 @@ from webhook.placement.eligibility import (
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
-from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
+from webhook.placement.guard.feasibility import (
+    CHECKS,
+    UNSEEN,
+    FailedCheck,
+    checks_in_force,
+    contest,
+    first_failed_check,
+)
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
@@ -195,16 +202,18 @@ def _placed(choice: Choice, candidate: Candidate, mode: Mode, settings: Settings
     trace.checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
     obstacle = first_failed_check(candidate, trace.checks)
     contested = contest(candidate) if guard and (obstacle or not required) else None
-    problem = obstacle or contested
+    problem, avoids = obstacle or contested, False
     if problem is None:
         outcome, reason = Outcome.PINNED if required else Outcome.PREFERRED, Reason.CO_SCHEDULED
         message = wording.placed(claims, choice, mode)
     else:
         trace.contested = contested.detail if contested else ""
         reason = problem.reason
-        outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
-        message = wording.softened(claims, choice, problem.detail, outcome, contested=bool(contested))
-    avoids, conflict = bool(contested) and reason is not Reason.NODE_NOT_FOUND, bool(choice.others)
+        repelled = contested or (guard and first_failed_check(candidate, UNSEEN))
+        avoids = bool(repelled) and reason is not Reason.NODE_NOT_FOUND
+        outcome = Outcome.UNCHANGED if avoids or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
+        message = wording.softened(claims, choice, problem.detail, outcome, avoids=avoids, contested=bool(contested))
+    conflict = bool(choice.others)
     decision = Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
     return replace(decision, passed_over=True) if candidate.pod_affinity.passed_over else decision
 

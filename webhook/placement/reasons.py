@@ -142,7 +142,6 @@ MAY_FIT_REASONS = frozenset(
         Reason.CACHE_STALE,
         Reason.NODE_SCARCE,
         Reason.RELEASED,
-        Reason.START_FAILED,
         Reason.UNJUDGED,
     }
 )
@@ -171,7 +170,7 @@ class Decision(Struct, frozen=True):
     `reservation` holds the facts of a pod on its target node, if the guard evaluated that node and the pod is pinned or
     prefers the node and may fit. `unpins` means
     that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
-    makes the pod prefer all nodes but `node`, because pinned pods need its free resources.
+    makes the pod prefer all nodes but `node`: pinned pods need its free resources, or the VM can't run there.
     `opted_in_by` is `NOTHING` for a pod that runs no VM. `passed_over` means that the guard did not evaluate a term of
     a pod in another namespace.
     """

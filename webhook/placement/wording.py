@@ -138,19 +138,19 @@ def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> st
     return "; ".join([served, *(f"{other} serves {_served(findings, other)}" for other in choice.others)])
 
 
-def softened(
-    findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome, *, contested: bool = False
+def softened(  # noqa: PLR0913 (what the sentence says)
+    findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome, *, avoids: bool, contested: bool
 ) -> str:
     """Return the message for a VM that is not pinned to the node of its storage.
 
-    `detail` is a predicate of the node, such as "is cordoned". `contested` means that pods which are pinned to the
-    node, but not bound yet, need its free resources.
+    `detail` is a predicate of the node, such as "is cordoned". `avoids` means that the VM prefers other nodes.
+    `contested` means that pods which are pinned to the node, but not bound yet, need its free resources.
     """
     verb = "serves" if choice.certain else "will probably serve"
     if outcome is Outcome.PREFERRED:
         result = PREFERRED_ONLY
-    elif contested:
-        result = "so other nodes are preferred while pinned VMs wait to start there"
+    elif avoids:
+        result = f"so other nodes are preferred{' while pinned VMs wait to start there' if contested else ''}"
     else:
         result = "so no node affinity is added"
     return f"{choice.node} {verb} {_served(findings, choice.node)} but {detail}, {result}"

@@ -1,11 +1,13 @@
 """A pod and its target node: what the node guard evaluates."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
-from webhook.placement.objects.facts import MAX_START_FAILURES
+from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
 from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest, pod_facts
 from webhook.placement.objects.resources import PODS
@@ -27,10 +29,11 @@ class Candidate:
 
     `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment. `comparisons`
     is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `hotplugged` are
-    more claims that the node must reach. `node` is None if it is unknown. `pod_facts` are those of the pod as if it ran
-    on the node: a pod without a name has the UID of its VMI instead, like the store's reservations. `pod_affinity`
-    evaluates required pod (anti-)affinity. `unreported_resources` are the requested extended resources that no node
-    reports: each may be a device of a DeviceClass.
+    more claims that the node must reach, as are those that the template of the `vm` marks as hotpluggable. `node` is
+    None if it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod without a name has the UID
+    of its VMI instead, like the store's reservations. `pod_affinity` evaluates required pod (anti-)affinity.
+    `unreported_resources` are the requested extended resources that no node reports: each may be a device of a
+    DeviceClass.
     """
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
@@ -53,11 +56,16 @@ class Candidate:
         self.pod_facts = facts = pod_facts(manifest, name, node_name)
         terms = () if facts.oversized else required_terms(manifest.pod, self.namespace, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
-        found = [bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)]
-        self.volumes = [volume for volume in found if volume]
+        self.vm = catalog.virtual_machine(self.namespace, facts.vm) if facts.vm else None
+        self.hotpluggable_volumes = self._volumes_of(self.vm.hotpluggable if self.vm else ())
+        self.volumes = self._volumes_of((*facts.claims, *hotplugged))
         allocatable = self.node.allocatable if self.node else None
         missing = () if allocatable is None else facts.requests.keys() - allocatable.keys()
         self.unreported_resources = sorted(name for name in missing if "/" in name and not catalog.is_reported(name))
+
+    def _volumes_of(self, claims: Iterable[str]) -> list[Volume]:
+        found = (bound_volume((self.namespace, claim), self.catalog) for claim in claims)
+        return [volume for volume in found if volume]
 
     def resource_fits(self) -> list[ResourceFit]:
         """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.
@@ -86,8 +94,8 @@ class Candidate:
         """Return whether the release could restart the VM if its pin failed. True for a pod that is no VM's."""
         if not self.pod_facts.belongs_to_vm:
             return True
-        vm = self.catalog.virtual_machine(self.namespace, self.pod_facts.vm)
-        return self.releases and vm is not None and vm.restarts and vm.start_failures < MAX_START_FAILURES
+        restarts = self.vm is not None and self.vm.restarts and self.vm.start_failures < MAX_START_FAILURES
+        return self.releases and restarts
 
 
 def pinning_replicas(catalog: Catalog, settings: Settings) -> int:

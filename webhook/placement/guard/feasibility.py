@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from webhook.placement.affinity import matches_no_node
+from webhook.placement.affinity import has_too_many_terms, matches_no_node, unpinnable_part
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
-from webhook.placement.objects.facts import MAX_START_FAILURES
+from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
@@ -21,9 +21,6 @@ from webhook.placement.objects.selectors import node_matches, zones_match
 from webhook.placement.reasons import Reason
 
 STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
-MAX_NODE_SELECTOR_TERMS = (
-    1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
-)
 # Details of failures that other modules report, too.
 NOT_FOUND = "does not exist"
 STARTING = "has no running share-manager yet"
@@ -100,16 +97,25 @@ def _node_mismatch(candidate: Candidate) -> str | None:
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
     required = candidate.manifest.required_node_affinity
-    if isinstance(required, dict) and not node_matches(required, node.name, node.labels, spend):
-        return NODE_AFFINITY_MISMATCH
-    return None
+    if not isinstance(required, dict) or has_too_many_terms(required):
+        return None
+    return None if node_matches(required, node.name, node.labels, spend) else NODE_AFFINITY_MISMATCH
+
+
+def _unpinnable_terms(candidate: Candidate) -> str | None:
+    part = unpinnable_part(candidate.manifest.pod, candidate.node_name)
+    return f"cannot be checked against the pod's spec.affinity.nodeAffinity ({part})" if part else None
 
 
 def _volume_mismatch(candidate: Candidate) -> str | None:
+    return _unreachable(candidate, (*candidate.volumes, *candidate.hotpluggable_volumes))
+
+
+def _unreachable(candidate: Candidate, volumes: Iterable[Volume]) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    for volume in candidate.volumes:
+    for volume in volumes:
         affinity, spend = volume.node_affinity, candidate.comparisons.spend
         if affinity is not None and not node_matches(affinity, "", node.labels, spend):
             return f"does not match the node affinity of PV {volume.name}"
@@ -156,8 +162,6 @@ def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
         for container in mappings(spec, kind):
             if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
                 yield f"{kind}[].ports[].hostPort"
-    if len(mappings(manifest.required_node_affinity, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
-        yield f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
     if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
         yield "schedulingGates"
 
@@ -200,12 +204,10 @@ def _released(candidate: Candidate) -> str | None:
 
 
 def _start_failed(candidate: Candidate) -> str | None:
-    name = candidate.pod_facts.vm
-    vm = candidate.catalog.virtual_machine(candidate.namespace, name) if name else None
-    # The kubelet may refuse the VM for a cause that no check knows. A preference lets the scheduler try another node.
-    if vm is None or vm.start_failures < MAX_START_FAILURES:
+    # The kubelet may refuse the VM for a cause that no check knows.
+    if candidate.vm is None or candidate.vm.start_failures < MAX_START_FAILURES:
         return None
-    return f"may refuse the VM, which failed to start {vm.start_failures} times in a row"
+    return f"may refuse the VM, which failed to start {candidate.vm.start_failures} times in a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class Check:
 
 
 _EXISTS = Check(Reason.NODE_NOT_FOUND, "exists", _not_found)
+_STARTS = Check(Reason.START_FAILED, "the last two starts of this VM did not fail", _start_failed, quiet=True)
 CHECKS = (
     Check(Reason.CACHE_STALE, "caches are up to date", _stale, quiet=True),
     _EXISTS,
@@ -234,7 +237,7 @@ CHECKS = (
     Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
     Check(Reason.RELEASED, "no unschedulable pod of this VM deleted in the last hour", _released, quiet=True),
-    Check(Reason.START_FAILED, "the last two starts of this VM did not fail", _start_failed, quiet=True),
+    _STARTS,
     Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
 )
 
@@ -256,8 +259,18 @@ _MATCHES_A_NODE = Check(
     ),  # no term can carry the pin
     quiet=True,
 )
-_UNCERTAIN = (_VALID_NAME, _EXISTS, _SERVING)
-PIN_CHECKS = (_VALID_NAME, *CHECKS, _MATCHES_A_NODE)
+_CAN_BE_PINNED = Check(Reason.UNJUDGED, "few required terms, none of which names a node", _unpinnable_terms, quiet=True)
+PIN_CHECKS = (_VALID_NAME, *CHECKS, _CAN_BE_PINNED, _MATCHES_A_NODE)
+# What the scheduler doesn't check. A preference of weight 100 would draw the pod to such a node again and again.
+UNSEEN = (
+    _STARTS,
+    Check(
+        Reason.VOLUME_MISMATCH,
+        "selected by the PVs of the hotpluggable claims",
+        lambda candidate: _unreachable(candidate, candidate.hotpluggable_volumes),
+        quiet=True,
+    ),
+)
 
 
 def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple[Check, ...]:
@@ -265,11 +278,12 @@ def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple
 
     A preference can't leave the pod Pending. `certain` means that a share-manager serves a claim there.
     """
+    unseen = UNSEEN if node_guard else ()
     if not certain:
-        return _UNCERTAIN
+        return (_VALID_NAME, _EXISTS, *unseen, _SERVING)
     if not required:
-        return (_VALID_NAME,)
-    return PIN_CHECKS if node_guard else (_VALID_NAME, _MATCHES_A_NODE)
+        return (_VALID_NAME, *unseen)
+    return PIN_CHECKS if node_guard else (_VALID_NAME, _CAN_BE_PINNED, _MATCHES_A_NODE)
 
 
 def first_failed_check(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> FailedCheck | None:

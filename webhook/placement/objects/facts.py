@@ -117,8 +117,9 @@ class VirtualMachine(Fact, Struct, frozen=True):
 
     `strategy` is its run strategy. `start_failures` counts the failed starts in a row. `true_annotations` are the keys
     of its template's annotations with the value "true", and `false_annotations` those with the value "false". `claims`
-    are the claims that its pod mounts. `inherits` means that an instancetype or a preference may add annotations to its
-    pod. A VM that is recreated has another `uid`.
+    are the claims that its pod mounts, and `hotpluggable` those that KubeVirt mounts in a pod of their own.
+    `inherits` means that an instancetype or a preference may add annotations to its pod. A VM that is recreated has
+    another `uid`.
     """
 
     namespace: str
@@ -130,6 +131,7 @@ class VirtualMachine(Fact, Struct, frozen=True):
     claims: tuple[str, ...] = ()
     inherits: bool = False
     uid: str = ""
+    hotpluggable: tuple[str, ...] = ()
 
     @property
     def restarts(self) -> bool:
