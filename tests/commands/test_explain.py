@@ -254,7 +254,7 @@ def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
 def test_an_existing_pod_with_a_malformed_quantity_is_rejected_in_one_line(tmp_path: Path) -> None:
     path = write_yaml(tmp_path, virt_launcher("a", node="node-a", requests={"cpu": "1 core"}))
     result = run_explain("-f", path, "--snapshot", write_yaml(tmp_path, node(), name="cluster.yaml"))
-    problem = "document 1: Pod a: a resource quantity is not a number with a unit"
+    problem = "document 1: Pod a: resources: a resource quantity is not a number with a unit"
     assert (result.exit_code, result.stderr) == (2, f"Error: {path}: {problem}\n")
 
 
@@ -264,14 +264,12 @@ def test_a_terminal_of_few_columns_wraps_each_word(tmp_path: Path) -> None:
     assert "CoScheduled:" in shown.replace("\n", "").replace(" ", "")
 
 
-def test_a_malformed_field_hides_the_steps_but_not_the_decision(tmp_path: Path) -> None:
-    term = {"matchExpressions": [{"key": "s3cret", "operator": "In", "values": 3}]}
-    path = write_yaml(tmp_path, virt_launcher(affinity=node_terms(term)))
-    cluster = write_yaml(tmp_path, *storage(), node(ready="False"), name="cluster.yaml")
-    result = run_explain("-f", path, "--snapshot", cluster)
+def test_a_malformed_field_is_named_and_not_quoted(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
+    cluster = write_yaml(tmp_path, *storage(), node(), name="cluster.yaml")
+    result = run_explain("-f", path, "--snapshot", cluster, env={"COLUMNS": "999"})
     assert result.exit_code == 0
-    assert "cannot show the steps: a field is malformed (TypeError)" in result.stdout
-    assert f"preferred, {Reason.NODE_NOT_READY}: " in result.stdout
+    assert f"unchanged, {Reason.UNJUDGED}: the pod is malformed (resources: a resource quantity " in result.stdout
     assert "s3cret" not in result.stdout
 
 

@@ -180,13 +180,19 @@ def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several
     assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [conflict]
 
 
-def test_an_internal_error_prints_a_warning_and_the_unchanged_pod(run: RunInject, tmp_path: Path) -> None:
+def test_a_malformed_pod_prints_a_warning_and_the_unchanged_pod(run: RunInject, tmp_path: Path) -> None:
     vm = virt_launcher(affinity="strange")
     result = run(write_yaml(tmp_path, vm))
     assert list(documents(result.stdout)) == [vm]
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"Warning: {Reason.INTERNAL_ERROR}: the webhook failed (Malformed)")
-    assert run(write_yaml(tmp_path, vm), "-o", "json").stderr == result.stderr
+    warning = "kubevirt-scheduler: the pod is malformed (affinity: expected a mapping)"
+    assert without_settings(result.stderr) == f"Warning: {warning}\n"
+    assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [warning]
+
+
+def test_a_null_quantity_counts_as_zero(run: RunInject, tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher(requests={"cpu": None, "memory": "1Gi"}))
+    assert json_output(run(path, "-o", "json"))[0]["decision"]["reason"] == Reason.CO_SCHEDULED
 
 
 def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Path) -> None:

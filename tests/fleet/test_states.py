@@ -244,7 +244,8 @@ def test_a_start_that_fails_has_a_reason() -> None:
     machine = Machine("default", "vm1", Manifest(template, "default"), template=template)
     found = assess(machine, catalog(*SERVED), Settings())
     assert found.start
-    assert found.start.decision.reason is Reason.INTERNAL_ERROR
+    assert found.start.decision.reason is Reason.UNJUDGED
+    assert "the pod is malformed (resources: " in found.start.decision.message
 
 
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:

@@ -22,7 +22,6 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.injector import inject
-from webhook.placement.objects.fields import Malformed
 from webhook.placement.patch import MAX_ANNOTATIONS_SIZE
 from webhook.placement.reasons import Outcome, Reason
 
@@ -104,11 +103,40 @@ def test_annotations_never_exceed_the_api_servers_limit(spare: int, annotated: b
 
 
 @pytest.mark.parametrize("affinity", ["hunter2", {"nodeAffinity": {PREFERRED: {"hunter2": 1}}}])
-def test_an_affinity_of_the_wrong_type_is_an_internal_error_without_a_patch(affinity: Any) -> None:
+def test_an_affinity_of_the_wrong_type_is_unjudged_without_a_patch(affinity: Any) -> None:
     injection = injection_for(virt_launcher(affinity=affinity), *storage())
+    assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.UNJUDGED)
+    assert (injection.patch, injection.error) == (None, None)
+    (warning,) = injection.warnings
+    assert warning.startswith("kubevirt-scheduler: the pod is malformed (")
+    assert warning.endswith((" expected a mapping)", " expected a list)"))
+    assert "hunter2" not in f"{injection.decision} {warning}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "outcome", "words"),
+    [
+        ({"requests": {"cpu": "hunter2"}}, Outcome.UNCHANGED, "the pod is malformed (resources: a resource quantity"),
+        ({"requests": {"cpu": "1" * 33}}, Outcome.PREFERRED, "or required pod (anti-)affinity of this size"),
+    ],
+)
+def test_a_pod_whose_requests_are_not_known_is_unjudged(spec: Object, outcome: Outcome, words: str) -> None:
+    injection = injection_for(virt_launcher(**spec), *storage())
+    assert (injection.decision.outcome, injection.decision.reason) == (outcome, Reason.UNJUDGED)
+    assert words in injection.decision.message
+    assert "hunter2" not in f"{injection}"
+
+
+def test_an_unexpected_error_leaves_the_pod_unchanged() -> None:
+    def fail(_namespace: str, _name: str) -> None:
+        raise LookupError("hunter2")
+
+    store = catalog(*storage())
+    store.claim = fail
+    injection = inject(request(virt_launcher()), store, settings())
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.INTERNAL_ERROR)
-    assert (injection.patch, injection.warnings, type(injection.error)) == (None, (), Malformed)
-    assert "hunter2" not in f"{injection.decision} {injection.error}"
+    assert (injection.patch, injection.warnings, type(injection.error)) == (None, (), LookupError)
+    assert "hunter2" not in f"{injection.decision}"
 
 
 CLAIM_WITH_RUNNING_VM = [claim(), volume(), virt_launcher("vm", node="node-a")]
@@ -119,7 +147,7 @@ def test_annotations_of_the_wrong_type_are_not_overwritten(annotations: Any) -> 
     original = share_manager_pod()
     original["metadata"]["annotations"] = annotations
     injection = injection_for(original, *CLAIM_WITH_RUNNING_VM)
-    assert (injection.decision.reason, injection.patch) == (Reason.INTERNAL_ERROR, None)
+    assert (injection.decision.reason, injection.patch) == (Reason.UNJUDGED, None)
 
 
 def test_a_pod_without_a_spec_gets_no_affinity() -> None:

@@ -289,6 +289,17 @@ def test_an_exception_inside_or_outside_the_engine_allows_the_pod_and_is_logged(
     assert (line["log_level"], line["reason"], type(line["exc_info"])) == ("error", "InternalError", error)
 
 
+def test_a_pod_that_the_api_server_would_reject_is_one_line_without_a_traceback():
+    with capture_logs() as lines:
+        response = post(client_for(store=catalog(*CLUSTER)), review(virt_launcher(requests={"cpu": SECRET})))
+    assert reason(response) == "Unjudged"
+    assert "patch" not in allowed_response(response)
+    [line] = lines
+    assert (line["log_level"], line["reason"]) == ("info", "Unjudged")
+    assert "exc_info" not in line
+    assert SECRET not in f"{line} {response.text}"
+
+
 def test_an_exception_before_the_uid_is_known_returns_500_in_json():
     with capture_logs() as lines:
         response = client_for().post("/mutate", None)

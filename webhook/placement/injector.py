@@ -28,7 +28,7 @@ from webhook.placement.guard.feasibility import (
     first_failed_check,
 )
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
@@ -94,6 +94,10 @@ def with_patch(injection: Injection, request: JsonObject, settings: Settings) ->
 
 
 def _failed(error: Exception, settings: Settings) -> Injection:
+    if isinstance(error, Malformed):  # the API server would reject the pod, too
+        decision = unchanged(Reason.UNJUDGED, settings.affinity_mode, f"the pod is malformed ({error})")
+        decision = replace(decision, opted_in_by=OptedInBy.UNKNOWN)
+        return Injection(decision, warnings=(wording.truncated(f"kubevirt-scheduler: {decision.message}"),))
     # Report only the exception's type: its message may quote the pod, and a pod may contain a passphrase.
     sentence = f"the webhook failed ({type(error).__name__}) and left the pod unchanged"
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)

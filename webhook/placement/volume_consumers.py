@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, Pod, Volume
-from webhook.placement.objects.fields import JsonObject, mappings
+from webhook.placement.objects.fields import JsonObject, mappings, strings
 from webhook.placement.objects.selectors import NODE_NAME_FIELD
 from webhook.placement.opt_in import is_handled, opted_in_by
 from webhook.placement.settings import Settings
@@ -50,7 +50,7 @@ def avoided_nodes(pod: JsonObject) -> frozenset[str]:
         for term in preferred
         for requirement in mappings(term, "preference", "matchFields")
         if requirement.get("key") == NODE_NAME_FIELD and requirement.get("operator") == "NotIn"
-        for name in requirement.get("values") or ()
+        for name in strings(requirement, "values")
     )
 
 

@@ -52,11 +52,7 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
     if injection.decision.reason in broken:
         trace = Trace()
         assumed = inject(request | {"object": eligible}, catalog, settings, trace)
-    try:
-        sections = list(describe_steps(trace, broken if assumed else (), request, catalog, settings))
-    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the sections need more fields)
-        problem = Finding(f"cannot show the steps: a field is malformed ({type(error).__name__})")
-        sections = [Section("Does the webhook handle the new pod?", (problem,))]
+    sections = list(describe_steps(trace, broken if assumed else (), request, catalog, settings))
     advice = wording.advice(injection.decision)
     if assumed and assumed.decision.outcome is Outcome.UNCHANGED:
         advice += wording.advice(assumed.decision)

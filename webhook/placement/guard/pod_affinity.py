@@ -60,7 +60,7 @@ class InterPodAffinity:
     def _unknown_terms(self) -> str:
         own = self.pod.namespace
         if self.pod.oversized:
-            return "labels, claims and required pod (anti-)affinity of this size"
+            return "labels, claims, requests or required pod (anti-)affinity of this size"
         if own in self._oversized:  # it may repel each pod of its namespace
             return f"a pod of namespace {own} that has too many labels or terms"
         terms = self.pod.anti_affinity + self.affinity_terms

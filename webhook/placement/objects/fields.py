@@ -41,6 +41,12 @@ def mappings(value: Any, *path: str) -> list[JsonObject]:
     return value if _ONLY_MAPS.issuperset(map(type, value)) else [item for item in value if type(item) is dict]
 
 
+def strings(parent: JsonObject, key: str) -> tuple[str, ...]:
+    """Return the strings in the list under `key`, in order."""
+    value = parent.get(key)
+    return tuple(item for item in value if type(item) is str) if type(value) is list else ()
+
+
 def text(value: Any, *path: str) -> str:
     """Return the string at `path`, or an empty string."""
     try:

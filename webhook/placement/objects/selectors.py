@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, strings, text
 
 NODE_NAME_FIELD = "metadata.name"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -72,8 +72,7 @@ Selector = tuple[Requirement, ...]
 
 
 def _requirement(requirement: JsonObject) -> Requirement:
-    listed = requirement.get("values")
-    values = tuple(value for value in listed if type(value) is str) if type(listed) is list else ()
+    values = strings(requirement, "values")
     found = values if len(values) < MIN_SET else frozenset(values)
     return Requirement(text(requirement, "key"), text(requirement, "operator"), found)
 
@@ -121,7 +120,7 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str], spe
         fields = mappings(term, "matchFields") if name and "matchFields" in term else []
         expressions = mappings(term, "matchExpressions")
         for requirement in (*expressions, *fields):
-            spend(1 + len(requirement.get("values") or ()))
+            spend(1 + len(strings(requirement, "values")))
         if selects(map(_requirement, expressions), labels) and selects(
             map(_requirement, fields), {NODE_NAME_FIELD: name}
         ):
@@ -175,8 +174,8 @@ def _affinity_term(term: JsonObject, namespace: str, labels: Mapping[str, str]) 
         selector += tuple(
             Requirement(key, operator, (labels[key],))
             for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
-            for key in term.get(field) or ()
-            if key in labels
+            for key in strings(term, field)
+            if type(labels.get(key)) is str
         )
-    named = term.get("namespaces") or (() if namespaces is not None else (namespace,))
+    named = strings(term, "namespaces") or (() if namespaces is not None else (namespace,))
     return AffinityTerm(tuple(dict.fromkeys(named)), namespaces, selector, text(term, "topologyKey"))
