@@ -32,9 +32,9 @@ from tests.support.large_reviews import REQUIRED, large_review
 from tests.support.tls_records import handshake
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.serving.http.parser import BODY_LIMIT
-from webhook.serving.review.admission_review import MAX_CONTAINERS, REVIEW_LIMIT
+from webhook.serving.review.admission_review import MAX_ITEMS, REVIEW_LIMIT
 
-COSTLY = 2 * MAX_CONTAINERS  # bytes of nested lists, which the webhook still decodes
+COSTLY = MAX_ITEMS  # bytes of nested lists, which the webhook still decodes
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 MANY = 100  # requests per connection, or connections
 KEY_UPDATES = 20_000  # 0.5 MB of records
@@ -202,7 +202,7 @@ ATTACKS: dict[str, list[Attack]] = {
     "KeyUpdate floods": 2 * [flood_with_key_updates],
     "4 MiB of nested lists": 2 * [partial(send_a_large_review, "nested lists", BODY_LIMIT)],
     "512 KiB of preferred terms": 2 * [partial(send_a_large_review, "preferred", REVIEW_LIMIT)],
-    "250 KB of preferred terms": 2 * [partial(send_a_large_review, "preferred", 250_000)],
+    "100 KB of preferred terms": 2 * [partial(send_a_large_review, "preferred", 100_000)],
     "reviews of made-up claims": 2 * [ask_for_made_up_claims],
     "garbage instead of reviews": 2 * [send_garbage],
     "reviews of 200 connections at once": 2 * [partial(send_over_many, MANY, REVIEW.read_bytes)],

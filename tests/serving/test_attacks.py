@@ -285,8 +285,8 @@ def test_a_large_review_takes_little_memory_and_delays_no_other(shared_server, s
 
 LARGE = {
     "4 MiB of nested lists": ("nested lists", BODY_LIMIT, "Unjudged"),
-    "20,000 nested lists": ("nested lists", 40_000, "CoScheduled"),
-    "250 KB of preferred terms": ("preferred", 250_000, "CoScheduled"),
+    "10,000 nested lists": ("nested lists", 16_000, "CoScheduled"),
+    "100 KB of preferred terms": ("preferred", 100_000, "CoScheduled"),
 }
 
 

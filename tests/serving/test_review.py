@@ -20,7 +20,7 @@ from webhook.placement.injector import inject
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.serving.review.admission_review import (
-    MAX_CONTAINERS,
+    MAX_ITEMS,
     REVIEW_LIMIT,
     BadReview,
     claims_line,
@@ -119,10 +119,10 @@ def test_the_response_allows_the_pod_with_its_patch_warnings_and_claims() -> Non
     [
         (b" " * REVIEW_LIMIT, False),
         (b" " * (REVIEW_LIMIT + 1), True),
-        (b"[{" * (MAX_CONTAINERS // 2), False),
-        (b"[{" * (MAX_CONTAINERS // 2) + b"[", True),
+        (b"[{" * (MAX_ITEMS // 2), False),
+        (b"[{" * (MAX_ITEMS // 2) + b"[", True),
     ],
-    ids=["512 KiB", "above", "20,000 lists and objects", "one more"],
+    ids=["512 KiB", "above", "10,000 lists and objects", "one more"],
 )
 def test_a_review_is_oversized_by_its_bytes_or_by_its_lists_and_objects(body: bytes, oversized: bool) -> None:
     assert is_oversized(body) is oversized

@@ -15,8 +15,9 @@ from webhook.placement.reasons import Decision
 
 # bytes. KubeVirt copies the annotations of a VM, at most 256 KiB, to its pod; without them, the review has 10 KiB.
 REVIEW_LIMIT = 512 * 1024
-# Lists and objects in JSON: the review of a VM has some hundreds, but half a megabyte of `[[[[]]]]` takes 0.2 s.
-MAX_CONTAINERS = 20_000
+# Brackets, braces and commas of the JSON. A VM with one disk has 700, one with 128 disks some 4,000. 19,000 annotations
+# in 280 KB cost 7 ms, and half a megabyte of `[[[[]]]]` takes 0.2 s.
+MAX_ITEMS = 10_000
 
 MAX_CLAIMS_LINE = 256  # characters; what is logged or audited of one request is at most 1 KB
 
@@ -47,9 +48,9 @@ class BadReview(ValueError):
 
 def is_oversized(body: bytes) -> bool:
     """Return whether a review is larger than that of any VM. Reading it would delay other reviews."""
-    if len(body) <= MAX_CONTAINERS:  # to count in 10 KB takes 15 µs
+    if len(body) <= MAX_ITEMS:  # to count in 10 KB takes 15 µs
         return False
-    return len(body) > REVIEW_LIMIT or body.count(b"[") + body.count(b"{") > MAX_CONTAINERS
+    return len(body) > REVIEW_LIMIT or sum(map(body.count, (b"[", b"{", b","))) > MAX_ITEMS
 
 
 def read_review(body: bytes) -> JsonObject:
