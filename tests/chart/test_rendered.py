@@ -212,13 +212,6 @@ def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, v
     assert granted == {"ClusterRole": expected, "Role": secret + lease}
 
 
-def test_only_the_opt_in_by_namespace_grants_rights_on_storage_classes() -> None:
-    more = set(grants(render({"settings": {"optIn": "namespace"}}), "ClusterRole")) - set(
-        grants(render(), "ClusterRole")
-    )
-    assert more == {("storage.k8s.io", "storageclasses", ("list", "watch"), ())}
-
-
 def test_each_binding_names_an_existing_account_and_role() -> None:
     objects = render({"serviceAccount": {"name": "webhook"}})
     accounts = {

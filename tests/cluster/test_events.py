@@ -173,12 +173,15 @@ def test_a_cordoned_node_gives_a_warning_with_advice():
 def test_a_cold_start_gives_a_normal_event_without_advice_unless_another_claim_has_a_problem():
     event = event_for(COLD_START)
     assert (event["type"], event["reason"]) == ("Normal", "ColdStart")
-    assert event["message"] == "the VM starts on any node, and the share-manager of claim disk1 follows it."
+    words = "the VM starts on any node, and the share-manager of claim disk1, which was never created, follows it."
+    assert event["message"] == words
     pod = vm(claims=["disk1", "disk2"])
-    failed = [claim("disk2"), share_manager("pvc-disk2", state="error")]
-    event = event_for(decision_for(pod, claim(), *failed))
-    assert (event["type"], event["reason"]) == ("Warning", "ColdStart")
-    assert event["message"].endswith(f"(ShareManagerFailed). {wording.ADVICE[Reason.SHARE_MANAGER_FAILED]}")
+    event = event_for(decision_for(pod, claim(), claim("disk2", volume="")))
+    assert (event["type"], event["reason"]) == ("Normal", "ColdStart")
+    assert event["message"].endswith(f"(ClaimNotBound). {wording.ADVICE[Reason.CLAIM_NOT_BOUND]}")
+    # In each replacement of a share-manager, its state is `error` for a moment.
+    event = event_for(decision_for(vm(), claim(), share_manager("pvc-disk1", state="error")))
+    assert (event["type"], "No action" in event["message"]) == ("Normal", False)
 
 
 def test_an_event_contains_no_other_pod_fields():

@@ -1,4 +1,4 @@
-"""The webhook reads only the metadata of namespaces and StorageClasses, and only if they may opt in VMs."""
+"""Namespaces and StorageClasses can opt in VMs: how the webhook, the report and a snapshot read them."""
 
 import json
 from collections.abc import Iterator
@@ -61,19 +61,14 @@ def opted_in_by(live: Live) -> OptedInBy:
     return injection.decision.opted_in_by
 
 
-def test_the_api_server_is_asked_for_the_metadata_only(server: ApiServer) -> None:
+def test_of_namespaces_the_api_server_is_asked_for_the_metadata_only(server: ApiServer) -> None:
     server.put(labeled_namespace(), storage_class())
-    sync_caches(make_live(server, **BY_NAMESPACE), server)
-    for plural in SOURCES:
-        for verb, kind in ("list", "PartialObjectMetadataList"), ("watch", "PartialObjectMetadata"):
-            accept = server.last(verb, plural).headers["accept"]
-            assert accept == f"application/json;as={kind};g=meta.k8s.io;v=v1"
-    assert server.last("list", "pods").headers["accept"] == "application/json"
-
-
-def test_by_default_only_namespaces_are_read(server: ApiServer) -> None:
     sync_caches(make_live(server), server)
-    assert {asked.plural for asked in server.requests} & set(SOURCES) == {"namespaces"}
+    for verb, kind in ("list", "PartialObjectMetadataList"), ("watch", "PartialObjectMetadata"):
+        accept = server.last(verb, "namespaces").headers["accept"]
+        assert accept == f"application/json;as={kind};g=meta.k8s.io;v=v1"
+    for plural in ("pods", "storageclasses"):
+        assert server.last("list", plural).headers["accept"] == "application/json"
 
 
 def test_a_label_takes_effect_with_its_watch_event(server: ApiServer) -> None:
@@ -126,13 +121,12 @@ def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: Api
     assert problems == {plural: forbidden("list", plural)["message"] for plural in may_be_missing}
 
 
-@pytest.mark.parametrize(("options", "lists"), [({}, 0), (BY_NAMESPACE, 1)], ids=["annotation", "namespace"])
-def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options: Object, lists: int) -> None:
+def test_the_report_reads_them(server: ApiServer) -> None:
     server.put(labeled_namespace(), storage_class())
-    store = read_inventory(client(server), settings(**options)).store
-    assert [server.count("list", plural) for plural in SOURCES] == [1, lists]
+    store = read_inventory(client(server), settings()).store
+    assert [server.count("list", plural) for plural in SOURCES] == [1, 1]
     (namespace,) = store.all_namespaces()
-    assert (namespace.opt_in, store.storage_class_opts_in("longhorn-rwx")) == (True, bool(lists))
+    assert (namespace.opt_in, store.storage_class("longhorn-rwx")) == (True, StorageClass("longhorn-rwx", opts_in=True))
 
 
 def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
@@ -146,7 +140,7 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
     store = read([file])[0].store
     (namespace,) = store.all_namespaces()
     assert namespace.opt_in is True
-    assert store.storage_class_opts_in("longhorn-rwx") is True
+    assert store.storage_class("longhorn-rwx") == StorageClass("longhorn-rwx", opts_in=True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.support.webhook_process import NAMESPACE, RIGHTS, Right, Webhook, cre
 pytestmark = pytest.mark.controlplane
 
 # Without VMs only the release stops, without CSINodes and namespaces some VMs are only preferred.
-OPTIONAL = {"virtualmachines", "csinodes", "namespaces"}
+OPTIONAL = {"virtualmachines", "csinodes", "namespaces", "storageclasses"}
 KINDS = [kind for _, kind, verbs in RIGHTS if "list" in verbs and kind not in OPTIONAL]
 
 

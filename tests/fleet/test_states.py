@@ -9,7 +9,9 @@ from tests.support.builders import (
     catalog,
     claim,
     hotplug_pod,
+    labeled_namespace,
     node,
+    node_terms,
     pinned_vm_pod,
     pod,
     pod_anti_affinity,
@@ -17,16 +19,17 @@ from tests.support.builders import (
     share_manager,
     share_manager_pod,
     storage,
+    storage_class,
     volume,
 )
-from tests.support.fleet import LATER, NOW, inventory, status, statuses, vm, vm_pod, vmi
+from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import Machine, State, assess
 from webhook.fleet.volume_users import MAX_USERS
-from webhook.fleet.wording import if_started
+from webhook.fleet.wording import advice, if_started
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Action, OptIn, Settings
 
 NODES = [node("node-a"), node("node-b")]
 SERVED = [*storage(), *NODES]  # disk1 is served by node-a
@@ -105,7 +108,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("no claims", [*NODES, vm(), vm_pod(claims=[])],
      "NotConcerned", "NoClaims", None, None, "anywhere (NoClaims)"),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), *NODES, vm(), vm_pod()],
-     "Unserved", "ShareManagerStopped", "disk1", None, "follows (cold start)"),
+     "Unserved", "NoShareManager", "disk1", None, "follows (cold start)"),
     ("unserved, and its share-manager is starting", [claim(), volume(), share_manager_pod(), *NODES, vm(), vm_pod()],
      "Unserved", "ShareManagerStarting", "disk1", None, "prefers node-a (ShareManagerStarting)"),
     ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull", created=NOW), OTHER_USER],
@@ -237,6 +240,73 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
     assert (found.state, found.reason) == (State.STOPPED, Reason.COLD_START)
     assert found.start
     assert (if_started(found.start), found.start.helps) == ("anywhere", False)
+
+
+SSD, HDD = {"labels": {"disk": "ssd"}}, {"labels": {"disk": "hdd"}}
+GPU = {"key": "gpu", "effect": "NoSchedule"}
+TOLERANT = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
+ON_HDD = {"nodeSelector": {"disk": "hdd"}}
+ON_SSD = {"affinity": node_terms({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]})}
+COLD = [claim(storageClassName="longhorn-rwx"), volume()]
+SSD_CLASS = storage_class(parameters={"shareManagerNodeSelector": "disk:ssd"})
+SSD_SETTING = {
+    "kind": "Setting",
+    "metadata": {"name": "system-managed-components-node-selector"},
+    "value": "disk:ssd",
+}
+
+
+@pytest.mark.parametrize(
+    ("objects", "own", "where"),
+    [
+        # The share-manager pod that runs: Longhorn renders the next one like it.
+        ([node("node-a", **SSD), node("node-b", **HDD), ON_SSD], ON_HDD, "node-b, where the VM may start"),
+        ([node("node-a", **SSD), node("node-b", **HDD), ON_SSD], {}, "node-b, where the VM may start"),
+        ([node("node-a", **SSD), node("node-b", **HDD), ON_SSD], {"nodeSelector": {"disk": "ssd"}}, ""),
+        ([node("node-a"), node("node-b", taints=[GPU]), {}], TOLERANT, "node-b, where the VM may start"),
+        ([node("node-a"), node("node-b", taints=[GPU]), {}], {}, ""),
+        ([node("node-a"), node("node-b", taints=[GPU]), TOLERANT], TOLERANT, ""),
+        ([node("node-a"), node("node-b", unschedulable=True), {}], {}, ""),
+        # A StorageClass: the VM prefers the nodes that it allows.
+        ([node("node-a", **SSD), node("node-b", **HDD), SSD_CLASS], {}, ""),
+        ([node("node-a", **SSD), node("node-b", **HDD), SSD_CLASS], ON_HDD, "any node that can run the VM"),
+        ([SSD_CLASS], ON_HDD, ""),
+        # A setting of Longhorn, and unknown tolerations.
+        ([node("node-a", **SSD), node("node-b", **HDD), SSD_SETTING], {}, "node-b, where the VM may start"),
+        ([node("node-a", **SSD, taints=[GPU]), SSD_SETTING], TOLERANT, ""),
+    ],
+)
+def test_a_restart_helps_only_where_the_share_manager_can_follow(
+    objects: list[Object], own: Object, where: str
+) -> None:
+    *nodes, limits = objects
+    if "kind" in limits:
+        found = status(*COLD, *nodes, limits, vm(), vm_pod(node="", **own))
+    else:
+        running = share_manager_pod(node="node-a", **limits)
+        found = status(*COLD, running, *nodes, vm(), vm_pod(node="node-b", **own))
+    assert found.start
+    assert found.start.decision.reason is Reason.COLD_START
+    assert (found.start.helps, if_started(found.start)) == (not where, "anywhere" if where else "follows (cold start)")
+    assert f"the next share-manager of claim disk1 cannot run on {where}" in found.start.apart or not where
+    if found.state is State.APART:
+        assert advice(*apart(*COLD, running, *nodes, vm(), vm_pod(node="node-b", **own))).startswith(
+            f"The next share-manager of claim disk1 cannot run on {where}: " if where else "Restart the VM"
+        )
+
+
+def test_a_vm_that_its_share_manager_cannot_follow_reads_so_before_its_start() -> None:
+    able = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "disk": "hdd"}
+    found = apart(*COLD, SSD_CLASS, node("node-a", labels=able), vm(**DISK))
+    assert advice(*found).startswith("The next share-manager of claim disk1 cannot run on any node that can run the VM")
+
+
+def test_a_vm_of_a_pool_is_not_concerned_with_the_claim_that_the_pool_shares() -> None:
+    for opted_in in (True, False):
+        pool = [vm(opt_in=opted_in), vm_pod(node="node-b", opt_in="true" if opted_in else None), OTHER_USER]
+        found = statuses(*SERVED, *pool, labeled_namespace(), opt_in=OptIn.NAMESPACE)["vm1"]
+        expected = (State.APART, Reason.NOT_REVIEWED) if opted_in else (State.NOT_CONCERNED, Reason.SHARED_CLAIM_ONLY)
+        assert (found.state, found.reason, found.claim) == (*expected, "disk1")
 
 
 def test_a_start_that_fails_has_a_reason() -> None:

@@ -65,6 +65,7 @@ def annotated(manifest: Object, annotations: Object) -> Object:
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+NEVER_CREATED = "share-manager of claim disk1, which was never created"
 SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("together", [*SERVED, vm(), vm_pod()], NO_ACTION),
     ("apart", [*SERVED, vm(), vm_pod(node="node-b"), OTHER], f"R{RESTART} {PINNED} {KEEPS}"),
@@ -125,6 +126,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod() | {"status": {"phase": "Pending"}}],
      f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."),
     ("starting", [claim(), volume(), share_manager_pod(), vm(), vm_pod()], ADVICE["ShareManagerStarting"]),
+    ("replaced", [claim(), volume(), share_manager(state="error"), vm(), vm_pod()],
+     f"{NO_ACTION} Its share-manager is being replaced."),
     ("no claim object", [vm(), vm_pod()], ADVICE["ClaimNotFound"]),
     ("Block", [claim(volumeMode="Block"), vm(), vm_pod()], ADVICE["NoShareManagerEver"]),
     ("no claims", [vm(), vm_pod(claims=[])], f"{NO_ACTION} The VM mounts no claim."),
@@ -133,7 +136,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ADVICE['NodeCordoned']} {BACKUP_KEEPS}"),
     ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"Before the next start, o{OPT_IN}."),
     ("stopped, cold", [claim(), volume(), vm(**DISK)],
-     f"{NO_ACTION} The VM starts on any node, and the share-manager of claim disk1 follows it."),
+     f"{NO_ACTION} The VM starts on any node, and the {NEVER_CREATED}, follows it."),
     ("apart, and its next disk is cold",
      [*SERVED, claim("disk2"), vm(annotations=NAMED), vm_pod(node="node-b", claims=["disk1", "disk2"]), BACKUP],
      f"R{RESTART} {COLD}"),

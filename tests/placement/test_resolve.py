@@ -6,16 +6,22 @@ from typing import Any
 import pytest
 
 from tests.support.builders import (
+    PREFERRED,
     READERS,
+    REQUIRED,
+    ZONE,
     Object,
+    apply_injection,
     catalog,
     claim,
     decision_for,
     injection_for,
+    labeled_namespace,
     node,
     share_manager,
     share_manager_pod,
     storage,
+    storage_class,
     virt_launcher,
     volume,
 )
@@ -26,7 +32,8 @@ from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import ClaimFinding, Outcome, Reason, Source
 from webhook.placement.resolve import MAX_USERS, resolve, resolve_all
-from webhook.placement.settings import Settings
+from webhook.placement.settings import OptIn, Settings
+from webhook.placement.wording import NO_ACTION, advice
 
 CLAIM_AND_PV = [claim(), volume()]
 
@@ -47,20 +54,7 @@ def resolved(*objects: Object) -> ClaimFinding:
             Reason.CLAIM_NOT_BOUND,
             id="a PV of another namespace's claim",
         ),
-        pytest.param(CLAIM_AND_PV, "vol-disk1", Reason.NO_SHARE_MANAGER, id="no share-manager"),
         pytest.param([claim()], "pvc-disk1", Reason.NO_SHARE_MANAGER, id="an unknown PV is resolved by its name"),
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STOPPED, id=f"state {s}"
-            )
-            for s in ("stopped", "stopping", "Running", "tomorrow's")
-        ),
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_FAILED, id=f"state {s}"
-            )
-            for s in ("error", "unknown")
-        ),
         *(
             pytest.param(
                 [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STARTING, id=f"state {s!r}"
@@ -76,11 +70,15 @@ def resolved(*objects: Object) -> ClaimFinding:
             )
             for managers in ([], [share_manager()])
         ),
-        pytest.param(
-            [*CLAIM_AND_PV, share_manager_pod(), share_manager(deleting=True)],
-            "vol-disk1",
-            Reason.SHARE_MANAGER_STOPPED,
-            id="an unbound share-manager pod of a ShareManager being deleted",
+        # Longhorn moves the owner of a running share-manager away from a cordoned node. In a drain, its pod dies there.
+        *(
+            pytest.param(
+                [*CLAIM_AND_PV, share_manager_pod(node="node-b", **rest), share_manager()],
+                "vol-disk1",
+                Reason.SHARE_MANAGER_STARTING,
+                id=f"a running ShareManager whose pod has {rest}",
+            )
+            for rest in ({"deleting": True}, {"phase": "Unknown"})
         ),
         pytest.param(
             [claim(), volume(parameters={"migratable": "true"})],
@@ -102,20 +100,62 @@ def resolved(*objects: Object) -> ClaimFinding:
                 ("share: true", [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})]),
             )
         ),
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager(state=state, owner=owner)],
-                "vol-disk1",
-                Reason.SHARE_MANAGER_UNASSIGNED,
-                id=f"owner {owner!r} in state {state!r}",
-            )
-            for state, owner in (("running", ""), ("starting", None), ("", ""), (None, None))
-        ),
     ],
 )
 def test_a_claim_without_a_node_has_a_reason(objects: list[Object], handle: str | None, reason: Reason) -> None:
     finding = resolved(*objects)
     assert (finding.volume, finding.node, finding.source, finding.reason) == (handle, None, None, reason)
+
+
+OF_CLASS = {"storageClassName": "longhorn-rwx"}
+WAITING_CLASS = {"provisioner": "driver.longhorn.io", "volumeBindingMode": "WaitForFirstConsumer"}
+
+
+@pytest.mark.parametrize(
+    ("objects", "sentence"),
+    [
+        ([], "was never created"),
+        *(([share_manager(state=state)], "is stopped") for state in ("stopped", "stopping", "Running", "tomorrow's")),
+        # Longhorn passes the state `error` in each replacement of a share-manager, and in each drain.
+        *(([share_manager(state=state)], "is being replaced") for state in ("error", "unknown")),
+        ([share_manager(state="error"), share_manager_pod(node="node-b", deleting=True)], "is being replaced"),
+        *(
+            ([share_manager(state=s, owner=o)], "has no owner yet")
+            for s, o in (("running", ""), ("", ""), (None, None))
+        ),
+        ([share_manager_pod(), share_manager(deleting=True)], "is being deleted"),
+    ],
+)
+def test_a_share_manager_without_a_pod_is_a_cold_start(objects: list[Object], sentence: str) -> None:
+    injection = injection_for(virt_launcher(), *CLAIM_AND_PV, *objects)
+    (finding,) = injection.decision.claims
+    assert (finding.reason, finding.detail) == (Reason.NO_SHARE_MANAGER, sentence)
+    assert (injection.decision.reason, injection.warnings) == (Reason.COLD_START, ())
+    assert f"the share-manager of claim disk1, which {sentence}, follows it" in injection.decision.message
+    assert advice(injection.decision) == (NO_ACTION,)
+
+
+@pytest.mark.parametrize(
+    ("manifests", "reason"),
+    [
+        ([storage_class(**WAITING_CLASS)], Reason.NO_SHARE_MANAGER),
+        ([storage_class(**WAITING_CLASS, parameters={"migratable": "true"})], Reason.CLAIM_NOT_BOUND),
+        ([storage_class(**WAITING_CLASS | {"provisioner": "rbd.csi.ceph.com"})], Reason.CLAIM_NOT_BOUND),
+        ([storage_class(**WAITING_CLASS | {"volumeBindingMode": "Immediate"})], Reason.CLAIM_NOT_BOUND),
+        ([], Reason.CLAIM_NOT_BOUND),
+    ],
+    ids=["Longhorn's", "a migratable volume", "another driver", "Immediate", "an unknown StorageClass"],
+)
+def test_a_first_start_whose_claim_waits_for_its_consumer_is_cold(manifests: list[Object], reason: Reason) -> None:
+    spec: Object = OF_CLASS | {"volume": ""}
+    decision = decision_for(virt_launcher(), claim(**spec), *manifests)
+    cold = reason is Reason.NO_SHARE_MANAGER
+    assert decision.claims[0].reason is reason
+    assert decision.reason is (Reason.COLD_START if cold else Reason.NO_SHARE_MANAGER)
+    assert ("disk1, which starts with the claim's first consumer, follows it" in decision.message) is cold
+    # Without ReadWriteMany, or in the mode Block, the volume will have no share-manager.
+    for other in ({"modes": ["ReadWriteOnce"]}, {"modes": ["ReadOnlyMany"]}, {"volumeMode": "Block"}):
+        assert decision_for(virt_launcher(), claim(**spec, **other), *manifests).reason is Reason.NO_SHARE_MANAGER
 
 
 RUNNING_POD = share_manager_pod(node="node-b")
@@ -133,13 +173,7 @@ RUNNING_POD = share_manager_pod(node="node-b")
                 Source.SHARE_MANAGER,
                 id=f"the owner while the pod is {phase}",
             )
-            for phase in ("Succeeded", "Failed", "Unknown")
-        ),
-        pytest.param(
-            [share_manager_pod(node="node-b", deleting=True), share_manager()],
-            "node-a",
-            Source.SHARE_MANAGER,
-            id="the owner while the pod is terminating",
+            for phase in ("Succeeded", "Failed")  # the caches have no finished pods
         ),
         pytest.param(
             [share_manager_pod(namespace="default", node="node-b"), share_manager()],
@@ -250,6 +284,86 @@ def test_only_the_claims_of_the_highest_rank_decide(claims: list[str], objects: 
     assert decision.conflict is False
 
 
+@pytest.mark.parametrize("server", [{"node": "node-b"}, {}], ids=["served", "starting"])
+@pytest.mark.parametrize("by", ["namespace", "StorageClass", "annotation"])
+def test_a_claim_that_a_pool_shares_decides_only_for_vms_with_their_own_annotation(by: str, server: Object) -> None:
+    """12 of 12 VMs that boot from a containerDisk started on the node of the claim that they share."""
+    opted_in = {"namespace": labeled_namespace(), "StorageClass": storage_class()}.get(by, node("node-c"))
+    shared = [claim("drivers", **OF_CLASS), volume("drivers"), share_manager_pod("vol-drivers", **server)]
+    objects = [*shared, user_of_drivers("vmi-2", node="node-b", opt_in=None), opted_in, node("node-b")]
+    pod = virt_launcher(claims=["drivers"], opt_in="true" if by == "annotation" else None)
+    decision = decision_for(pod, *objects, opt_in=OptIn.NAMESPACE, steering=False)
+    decides = Reason.CO_SCHEDULED if server else Reason.NO_SHARE_MANAGER
+    assert decision.reason is (decides if by == "annotation" else Reason.SHARED_CLAIM_ONLY)
+    if by != "annotation":
+        assert (decision.outcome, decision.node, decision.conflict) == (Outcome.UNCHANGED, None, False)
+        assert f"co-schedule-claim: drivers (opted in by its {by})" in decision.message
+    pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "drivers"
+    assert decision_for(pod, *objects, opt_in=OptIn.NAMESPACE, steering=False).reason is decides
+
+
+def test_the_state_of_a_vtpm_does_not_decide_for_a_vm_of_a_pool() -> None:
+    objects = [*storage("drivers", "node-b"), *STATE, USER, labeled_namespace(), node("node-b")]
+    for claims, named in ((["state"], "state"), (["state", "drivers"], "drivers")):
+        decision = decision_for(virt_launcher(claims=claims, opt_in=None), *objects, opt_in=OptIn.NAMESPACE)
+        assert decision.reason is Reason.SHARED_CLAIM_ONLY
+        assert f"co-schedule-claim: {named}" in decision.message
+
+
+def test_a_claim_that_no_other_vm_of_a_pool_mounts_yet_decides() -> None:
+    objects = [*storage("drivers", "node-b"), labeled_namespace(), node("node-b")]
+    pod = virt_launcher(claims=["drivers"], opt_in=None)
+    assert decision_for(pod, *objects, opt_in=OptIn.NAMESPACE).node == "node-b"
+
+
+ZONES = [{"matchLabelExpressions": [{"key": ZONE, "values": ["zone-a", "zone-b"]}]}]
+LIMITED = storage_class(parameters={"shareManagerNodeSelector": " disk:ssd; rack : 7"}, allowedTopologies=ZONES)
+
+
+def test_at_a_cold_start_the_vm_prefers_the_nodes_where_the_share_manager_may_run() -> None:
+    objects = [claim(**OF_CLASS), claim("disk2", **OF_CLASS), claim("disk3"), LIMITED]
+    user = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    both: list[Object] = [{}, {"nodeAffinity": {PREFERRED: [user]}}]
+    for affinity in both:
+        pod = virt_launcher(claims=["disk1", "disk2", "disk3"], affinity=affinity)
+        injection = injection_for(pod, *objects)
+        assert (injection.decision.outcome, injection.decision.node) == (Outcome.UNCHANGED, None)
+        labels = f"disk in (ssd),rack in (7),{ZONE} in (zone-a,zone-b)"
+        assert f"the VM prefers nodes that match {labels}" in injection.decision.message
+        patched = apply_injection(pod, injection)
+        *own, term = patched["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+        assert own == [user] * bool(affinity)
+        expected = [("disk", ["ssd"]), ("rack", ["7"]), (ZONE, ["zone-a", "zone-b"])]
+        expressions = [{"key": key, "operator": "In", "values": values} for key, values in expected]
+        assert term == {"weight": 100, "preference": {"matchExpressions": expressions}}
+        assert REQUIRED not in patched["spec"]["affinity"]["nodeAffinity"]
+        assert injection_for(patched, *objects).patch is None
+    served = injection_for(virt_launcher(), *objects, share_manager_pod("pvc-disk1", node="node-a"))
+    assert ZONE not in str(served.patch)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "",
+        " ",
+        "disk",
+        "disk:ssd;",
+        "disk:ssd:x",
+        "disk:ssd;rack",
+        "-:ssd",
+        "di sk:ssd",
+        "a/b/c:x",
+        "disk:s sd",
+        "/disk:x",
+    ],
+)
+def test_a_selector_that_longhorn_or_the_api_server_rejects_limits_nothing(selector: str) -> None:
+    limited = storage_class(parameters={"shareManagerNodeSelector": selector})
+    decision = decision_for(virt_launcher(), claim(**OF_CLASS), limited)
+    assert (decision.reason, decision.claims[0].limits) == (Reason.COLD_START, ())
+
+
 def test_a_shared_claim_beside_block_disks_is_named_with_the_line_that_lets_it_decide() -> None:
     objects = [*BLOCK, *storage("drivers", "node-b"), USER, node("node-b")]
     pod = virt_launcher(claims=["own", "drivers"])
@@ -264,7 +378,8 @@ def test_a_named_claim_without_a_node_gives_no_other_claim_a_vote() -> None:
     objects = [*storage(), *storage("disk2", "node-b"), claim("disk3"), node("node-b"), node()]
     injection = injection_for(named("disk3"), *objects)
     assert (injection.decision.reason, injection.decision.node) == (Reason.COLD_START, None)
-    assert injection.decision.message == "the VM starts on any node, and the share-manager of claim disk3 follows it"
+    words = "the VM starts on any node, and the share-manager of claim disk3, which was never created, follows it"
+    assert injection.decision.message == words
     assert injection.warnings == ()
 
 
@@ -285,12 +400,12 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
     ]
 
 
-def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_failed_ones() -> None:
+def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_other_ones() -> None:
+    cold = "the share-manager of claim disk1, which was never created,"
     for second, message in (
-        ([claim("disk2", volumeMode="Block")], "the share-manager of claim disk1 follows it"),
+        ([claim("disk2", volumeMode="Block")], f"{cold} follows it"),
         ([claim("disk2")], "the share-managers of claims disk1, disk2 follow it"),
-        ([claim("disk2"), share_manager("pvc-disk2", state="error")],
-         "the share-manager of claim disk1 follows it; no node serves claim disk2 (ShareManagerFailed)"),
+        ([claim("disk2", volume="")], f"{cold} follows it; no node serves claim disk2 (ClaimNotBound)"),
     ):  # fmt: skip
         decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *CLAIM_AND_PV, *second, node())
         assert decision.reason is Reason.COLD_START
@@ -300,7 +415,8 @@ def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_faile
 def test_without_steering_a_cold_start_says_that_the_share_manager_starts_anywhere() -> None:
     decision = decision_for(virt_launcher(), *CLAIM_AND_PV, steering=False)
     assert decision.reason is Reason.COLD_START
-    assert decision.message == "the VM and the share-manager of claim disk1 start on any node"
+    words = "the VM and the share-manager of claim disk1, which was never created, start on any node"
+    assert decision.message == words
 
 
 def test_only_128_claims_of_a_pod_are_followed() -> None:

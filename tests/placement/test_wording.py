@@ -64,7 +64,6 @@ CLAIM_AND_PV = [claim(), volume()]
                 ([claim(modes=["ReadWriteOnce"])], Reason.CLAIM_NOT_RWX),
                 ([claim(), volume(driver="nfs")], Reason.NOT_LONGHORN),
                 ([claim(volumeMode="Block"), volume()], Reason.NO_SHARE_MANAGER_EVER),
-                ([*CLAIM_AND_PV, share_manager(state="error")], Reason.SHARE_MANAGER_FAILED),
             )
         ),
         *(
@@ -72,8 +71,6 @@ CLAIM_AND_PV = [claim(), volume()]
             for objects, reason in (
                 ([claim(volume="")], Reason.CLAIM_NOT_BOUND),
                 (CLAIM_AND_PV, Reason.NO_SHARE_MANAGER),
-                ([*CLAIM_AND_PV, share_manager(state="stopped")], Reason.SHARE_MANAGER_STOPPED),
-                ([*CLAIM_AND_PV, share_manager(owner="")], Reason.SHARE_MANAGER_UNASSIGNED),
                 ([*CLAIM_AND_PV, share_manager(state="starting")], Reason.SHARE_MANAGER_STARTING),
             )
         ),

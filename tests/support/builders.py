@@ -264,10 +264,10 @@ def labeled_namespace(name: str = "default", *, opt_in: str | None = "true", **l
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": own | labels}}
 
 
-def storage_class(name: str = "longhorn-rwx", *, opt_in: str | None = "true") -> Object:
+def storage_class(name: str = "longhorn-rwx", *, opt_in: str | None = "true", **fields: Any) -> Object:
     """Build a StorageClass that opts in the VMs of its claims; `opt_in=None` omits the annotation."""
     metadata = {"name": name, "annotations": {} if opt_in is None else {OPT_IN: opt_in}}
-    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata}
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata} | fields
 
 
 def storage(name: str = "disk1", node: str = "node-a") -> list[Object]:

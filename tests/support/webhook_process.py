@@ -35,6 +35,7 @@ RIGHTS: tuple[Right, ...] = (
     ("kubevirt.io", "virtualmachines", ("list", "watch")),
     ("kubevirt.io", "virtualmachineinstances", ("list", "watch")),
     ("", "namespaces", ("list", "watch")),
+    ("storage.k8s.io", "storageclasses", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("list", "watch")),
     ("", "events", ("create",)),
 )

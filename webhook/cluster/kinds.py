@@ -26,7 +26,7 @@ from webhook.placement.objects.kubevirt import (
     is_virt_launcher,
     run_strategy,
 )
-from webhook.placement.objects.longhorn import VERSION_SETTING
+from webhook.placement.objects.longhorn import SELECTOR_SETTING, VERSION_SETTING, share_manager_limits
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
@@ -40,7 +40,7 @@ from webhook.placement.objects.pod import (
 )
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
-from webhook.placement.settings import OPT_IN_KEY, OptIn
+from webhook.placement.settings import OPT_IN_KEY
 
 KUBEVIRT, LONGHORN, STORAGE = "kubevirt.io/v1", "longhorn.io/v1beta2", "storage.k8s.io/v1"
 KUBEVIRT_API = f"/apis/{KUBEVIRT}"
@@ -316,8 +316,6 @@ VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", _VMI, facts.VirtualMachineInstan
 # What opts in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
 # the annotation are still placed.
 
-_OPT_IN: dict[str, Any] = {"required": False, "metadata_only": True}
-
 
 def read_namespace(item: JsonObject) -> facts.Namespace:
     """Extract the facts of a namespace."""
@@ -328,17 +326,24 @@ def read_namespace(item: JsonObject) -> facts.Namespace:
 
 
 # Namespace selectors of affinity terms read the namespaces, too.
-NAMESPACES = Kind("v1", "Namespace", object_of(metadata=_LABELED), facts.Namespace, read_namespace, **_OPT_IN)
+_BY_METADATA: dict[str, Any] = {"required": False, "metadata_only": True}
+NAMESPACES = Kind("v1", "Namespace", object_of(metadata=_LABELED), facts.Namespace, read_namespace, **_BY_METADATA)
 
 
 def read_storage_class(item: JsonObject) -> facts.StorageClass:
     """Extract the facts of a StorageClass."""
     annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
-    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true")
+    waits = item.get("provisioner") == LONGHORN_DRIVER and item.get("volumeBindingMode") == "WaitForFirstConsumer"
+    waits = waits and mapping(item, "parameters").get("migratable") not in TRUE_VALUES
+    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", waits, share_manager_limits(item))
 
 
-_STORAGE_CLASS = object_of(metadata=metadata_of("annotations"))
-STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, **_OPT_IN)
+_STORAGE_CLASS = object_of(
+    "provisioner volumeBindingMode allowedTopologies",
+    metadata=metadata_of("annotations"),
+    parameters=map_of("migratable shareManagerNodeSelector"),
+)
+STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, required=False)
 
 
 # What only the tool reads: the webhook neither lists these nor stores their facts.
@@ -362,7 +367,10 @@ TOOL_KINDS = (
             status=map_of("observedKubeVirtVersion"),
         ),
     ),
-    Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={VERSION_SETTING}"}),
+    *(
+        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
+        for name in (VERSION_SETTING, SELECTOR_SETTING)
+    ),
     Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
     # Instance types, preferences, and the revisions of both.
     *(
@@ -378,11 +386,18 @@ TOOL_KINDS = (
 )
 
 
-def kinds(longhorn: str, opt_in: OptIn = OptIn.NAMESPACE) -> tuple[Kind, ...]:
-    """Return the kinds that decisions and the report read; `longhorn` is Longhorn's namespace.
-
-    StorageClasses are read only where they can opt in VMs.
-    """
+def kinds(longhorn: str) -> tuple[Kind, ...]:
+    """Return the kinds that decisions and the report read; `longhorn` is Longhorn's namespace."""
     share_managers = replace(SHARE_MANAGERS, namespace=longhorn)
-    classes = (STORAGE_CLASSES,) if opt_in is OptIn.NAMESPACE else ()
-    return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS, VIRTUAL_MACHINES, NAMESPACES, *classes)
+    return (
+        CLAIMS,
+        VOLUMES,
+        share_managers,
+        NODES,
+        CSI_NODES,
+        PODS,
+        VMIS,
+        VIRTUAL_MACHINES,
+        NAMESPACES,
+        STORAGE_CLASSES,
+    )

@@ -40,8 +40,7 @@ class Live:
         # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
         self._lock = threading.Lock()
         self.reflectors = [
-            Reflector(kind, cluster, self.store, self._lock, clock)
-            for kind in kinds(settings.longhorn_namespace, settings.opt_in)
+            Reflector(kind, cluster, self.store, self._lock, clock) for kind in kinds(settings.longhorn_namespace)
         ]
         self._guarding = [each for each in self.reflectors if each.kind.fact in GUARDING]
 

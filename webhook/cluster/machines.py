@@ -16,6 +16,8 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
+from webhook.placement.eligibility import is_share_manager_pod
+from webhook.placement.objects import longhorn
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import (
     JsonObject,
@@ -27,7 +29,6 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import HOTPLUG_POD, STATE_CLAIM_LABEL, VIRT_LAUNCHER
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VERSION_SETTING
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -140,12 +141,19 @@ class Inventory:
 
     def servers(self) -> Servers:
         """Return the versions of what serves NFS."""
-        return Servers(self.longhorn_settings.get(VERSION_SETTING, ""), self.kernels)
+        return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels)
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
-        return [self._completed(machine, state_claims, settings) for machine in machines(facts_of(self.store))]
+        # Unknown tolerations count as tolerations of everything.
+        selector = longhorn.node_selector(self.longhorn_settings.get(longhorn.SELECTOR_SETTING, ""))
+        servers: dict[str, JsonObject] = {"": {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}]}}
+        for (namespace, _), pod in self.pods.items():
+            if is_share_manager_pod(pod, namespace, settings):
+                servers[text(pod, "metadata", "labels", longhorn.VOLUME_LABEL)] = mapping(pod, "spec")
+        found = (replace(each, servers=servers) for each in machines(facts_of(self.store)))
+        return [self._completed(machine, state_claims, settings) for machine in found]
 
     def _completed(self, machine: Machine, state_claims: Mapping[Key, tuple[str, ...]], settings: Settings) -> Machine:
         key = machine.namespace, machine.name
@@ -216,7 +224,7 @@ class NodeLoad:
 
 def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
     """Yield the load of each node, sorted by name."""
-    pods = [pod for pod in store.pods.values() if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER]
+    pods = [pod for pod in store.pods.values() if pod.labels.get(longhorn.COMPONENT_LABEL) == longhorn.SHARE_MANAGER]
     of_longhorn = settings.longhorn_namespace
     servers = Counter(pod.node for pod in pods if pod.node and pod.alive and pod.namespace == of_longhorn)
     for node in sorted(store.nodes.values(), key=lambda node: node.name):

@@ -3,6 +3,7 @@
 `report`, `explain`, the metrics and the dashboard use this module, so they never disagree.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -13,15 +14,30 @@ from webhook.fleet.volume_users import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import recorded_reason
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import without_patch
-from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.facts import Key, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
-from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
+from webhook.placement.reasons import (
+    GUARD_REASONS,
+    NEVER_SERVED_REASONS,
+    ClaimFinding,
+    Decision,
+    OptedInBy,
+    Outcome,
+    Reason,
+)
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose, voters
+
+# The conditions on a node that don't depend on its other pods.
+_REASONS_OF_NODE = GUARD_REASONS[: GUARD_REASONS.index(Reason.NODE_FULL)]
+_CHECKS_OF_NODE = [check for check in CHECKS if check.reason in _REASONS_OF_NODE]
 
 
 class State(StrEnum):
@@ -54,7 +70,8 @@ class Machine:
     as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown. `missing` is
     an object that `template` depends on but that wasn't found.
     `age` is the age of the pod in seconds. `vm` and `vmi` are the objects of KubeVirt, empty if missing or unknown.
-    `quotas` are the ResourceQuotas of its namespace.
+    `quotas` are the ResourceQuotas of its namespace, and `servers` the specs of the running share-manager pods
+    by volume; under the key "" is what is known of the others.
     """
 
     namespace: str
@@ -72,6 +89,7 @@ class Machine:
     vm: JsonObject = field(default_factory=dict)
     vmi: JsonObject = field(default_factory=dict)
     quotas: tuple[JsonObject, ...] = ()
+    servers: Mapping[str, JsonObject] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -91,7 +109,8 @@ class Start:
     `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule, and
     so does `future`. `enforced` means that the webhook changes pods; otherwise, the VM starts anywhere. `stopped` are
     the Longhorn volumes that only this VM uses: their share-managers stop with the VM. `users` are the first of the
-    other VMs and pods that use the volumes that the target node serves.
+    other VMs and pods that use the volumes that the target node serves. `apart` says why the share-managers can't
+    follow the VM.
     """
 
     decision: Decision
@@ -100,6 +119,7 @@ class Start:
     enforced: bool = True
     stopped: frozenset[str] = frozenset()
     users: tuple[VolumeUser, ...] = ()
+    apart: str = ""
 
     @property
     def helps(self) -> bool:
@@ -167,9 +187,9 @@ def _of_pod(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> S
     deciding = [each for each in status.claims if each.decides]
     concerned = [each for each in deciding if each.reason not in NEVER_SERVED_REASONS]
     if not concerned:
-        first = deciding[0] if deciding else None
-        reason, claim = (first.reason, first.claim) if first else (Reason.NO_CLAIMS, None)
-        return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=claim)
+        first = next(iter(deciding or status.claims), None)
+        reason = (first.reason if deciding else Reason.SHARED_CLAIM_ONLY) if first else Reason.NO_CLAIMS
+        return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=first.claim if first else None)
     status = replace(status, claim=status.claim or concerned[0].claim)
     if not pod.node:
         reason, detail = _why_waiting(status.machine, pod, catalog, settings)
@@ -186,9 +206,9 @@ def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings
 
     Its rank counts beside the claims of the pod: an ISO that other VMs mount too doesn't decide for a VM with a disk.
     """
-    own = _resolved(pod.claims, pod, catalog, settings)
-    more = status.machine.hotplugged
-    hotplugged = _resolved((*pod.claims, *more), pod, catalog, settings)[len(own) :] if more else ()
+    rest = pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings, status.opted_in_by
+    own, more = resolve_claims(pod.claims, *rest), status.machine.hotplugged
+    hotplugged = resolve_claims((*pod.claims, *more), *rest)[len(own) :] if more else ()
     status = replace(status, claims=(*own, *hotplugged))
     for claims in (own, hotplugged):
         choice = choose(claims)
@@ -196,10 +216,6 @@ def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings
             claim = next(each.claim for each in voters(claims) if each.node == choice.node and not each.reason)
             return replace(status, claim=claim, storage_node=choice.node)
     return status
-
-
-def _resolved(names: tuple[str, ...], pod: Pod, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
-    return resolve_claims(names, pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings)
 
 
 def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
@@ -241,7 +257,10 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
     users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
-    return Start(decision, _future(decision, stopped, settings), stopped_by, enforced, stopped, users)
+    future, apart = _future(decision, stopped, settings), ""
+    if future is Future.FOLLOWS:
+        apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
+    return Start(decision, Future.ANYWHERE if apart else future, stopped_by, enforced, stopped, users, apart)
 
 
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
@@ -268,3 +287,32 @@ def _future(decision: Decision, stopped: frozenset[str], settings: Settings) -> 
     # A VM whose only disks are hotplugged mounts no claim itself.
     cold = decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
     return Future.FOLLOWS if cold and settings.steering else Future.ANYWHERE
+
+
+def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Catalog) -> str:
+    """Return why the share-manager of one of the claims can't follow the VM, empty if each can.
+
+    Longhorn renders the next share-manager pod like the one that runs.
+    """
+    pod = Manifest(mapping(machine.template), machine.namespace)
+    for claim in claims:
+        server = Manifest({"spec": machine.servers.get(claim.volume or "", machine.servers.get(""))}, "")
+        if claim.reason in (None, Reason.NO_SHARE_MANAGER) and (node := _unfollowed_node(pod, claim, server, catalog)):
+            problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
+            return f"{problem}: compare node selectors, affinities and tolerations"
+    return ""
+
+
+def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catalog: Catalog) -> str:
+    # At a cold start, the VM prefers the nodes within the limits.
+    nodes = [node for node in catalog.all_nodes() if selects(claim.limits, node.labels)]
+    limited = server.required_node_affinity or server.spec.get("nodeSelector")
+    others = (node for node in nodes if (limited or node.taints) and not _admits(node, server, catalog))
+    if node := next((node for node in others if _admits(node, pod, catalog)), None):
+        return f"{node.name}, where the VM may start"
+    apart = claim.limits and not any(_admits(node, pod, catalog) for node in nodes)
+    return "any node that can run the VM" if apart and catalog.has_nodes() else ""
+
+
+def _admits(node: Node, pod: Manifest, catalog: Catalog) -> bool:
+    return first_failed_check(Candidate(pod, node.name, catalog), _CHECKS_OF_NODE) is None

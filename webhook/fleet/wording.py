@@ -4,20 +4,15 @@ from webhook.fleet.gitops import managed_by
 from webhook.fleet.move import TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.placement.objects.fields import is_dns_subdomain, text
-from webhook.placement.reasons import NEVER_SERVED_REASONS, Decision, Outcome, Reason
+from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
 
-_NOT_CONCERNED = {reason: ADVICE[reason] for reason in NEVER_SERVED_REASONS} | {
+_NOT_CONCERNED = {reason: ADVICE[reason] for reason in (*NEVER_SERVED_REASONS, Reason.SHARED_CLAIM_ONLY)} | {
     Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim."
 }
 # The VM runs, so for any other reason, Longhorn should be serving its claim.
-_UNSERVED = (
-    Reason.CLAIM_NOT_FOUND,
-    Reason.CLAIM_NOT_BOUND,
-    Reason.SHARE_MANAGER_STARTING,
-    Reason.SHARE_MANAGER_UNASSIGNED,
-)
+_UNSERVED = (Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_BOUND, Reason.SHARE_MANAGER_STARTING)
 NAMED = 3  # of the other users
 _VERBS = {"opt-in": "opt in", "delete": "recreate the VMI"}
 _NOT_ENFORCED = (
@@ -110,6 +105,8 @@ def advice(status: Status, move: Move | Refusal) -> str:
         case State.UNSERVED:
             if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
                 return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
+            if any(each.detail == BEING_REPLACED for each in status.claims):
+                return f"{NO_ACTION} Its share-manager {BEING_REPLACED}."
             return ADVICE[status.reason] if status.reason in _UNSERVED else _CHECK_LONGHORN
     return _advice_when_apart(status, move)
 
@@ -159,6 +156,8 @@ def _advice_before_start(status: Status) -> str:
         return _sentence(f"before the next start, {_opt_in_words(status.machine)}")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
+    if start.apart:
+        return _sentence(start.apart)
     if start.decision.reason is Reason.COLD_START:
         return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
     return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
@@ -192,7 +191,7 @@ def _advice_to_restart(status: Status) -> str:
         return _sentence(_NOT_ENFORCED)
     steps = [_opt_in_words(machine)] if start.stopped_by else []
     if not start.helps:
-        return " ".join([*map(_sentence, steps), _hindrance(start.decision), *_other_users(start)])
+        return " ".join([*map(_sentence, steps), _hindrance(start), *_other_users(start)])
     if machine.strategy in (None, "Halted"):
         steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
@@ -204,8 +203,11 @@ def _advice_to_restart(status: Status) -> str:
     return " ".join([_sentence(", then ".join(steps)), *results])
 
 
-def _hindrance(decision: Decision) -> str:
+def _hindrance(start: Start) -> str:
     """Return why a restart doesn't bring the VM and its share-manager together."""
+    if start.apart:
+        return _sentence(start.apart)
+    decision = start.decision
     if decision.reason is Reason.CO_SCHEDULED:
         return f"A restart only prefers {decision.node}. To have the VM pinned, remove the mode preferred."
     if decision.reason is Reason.COLD_START:

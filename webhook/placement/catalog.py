@@ -14,6 +14,7 @@ from webhook.placement.objects.facts import (
     Node,
     Pod,
     ShareManager,
+    StorageClass,
     VirtualMachine,
     Volume,
 )
@@ -44,11 +45,14 @@ class Catalog(Protocol):
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
 
-    def storage_class_opts_in(self, name: str) -> bool:
-        """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
+    def storage_class(self, name: str) -> StorageClass | None:
+        """Find a StorageClass."""
 
     def node(self, name: str) -> Node | None:
         """Find a node."""
+
+    def all_nodes(self) -> Collection[Node]:
+        """List the nodes."""
 
     def csi_node(self, name: str) -> CSINode | None:
         """Find the CSI drivers on a node."""

@@ -35,7 +35,6 @@ from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
-    COLD_REASONS,
     MAY_FIT_REASONS,
     NEVER_SERVED_REASONS,
     ClaimFinding,
@@ -158,7 +157,7 @@ def _place_virt_launcher(
 
     A live-migration target only prefers it, and only if the migration may go there.
     """
-    trace.claims = claims = resolve.resolve_all(manifest, catalog, settings)
+    trace.claims = claims = resolve.resolve_all(manifest, catalog, settings, trace.opted_in_by)
     trace.choice = choice = votes.choose(claims)
     if manifest.is_migration_target:
         mode = Mode.PREFERRED
@@ -179,11 +178,14 @@ def _place_virt_launcher(
 
 def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
     """Decide on a VM whose deciding claims have no node. `named` is the claim that its annotation names."""
-    never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in claims if claim.decides)
+    deciding = [claim for claim in claims if claim.decides]
+    never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in deciding)
     shared = [claim for claim in claims if claim.node and not claim.decides and not claim.persistent_state]
+    if not deciding:  # all claims are shared
+        shared = sorted(claims, key=lambda claim: claim.persistent_state)
     if never_served and shared and all(claim.claim != named for claim in claims):
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
-    if any(claim.reason in COLD_REASONS for claim in claims if claim.decides):
+    if any(claim.reason is Reason.NO_SHARE_MANAGER for claim in deciding):
         return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, steering=settings.steering))
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 

@@ -29,7 +29,8 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
     if label is not None:
         return OptedInBy.NAMESPACE if label else OptedInBy.NOTHING
     claims = (catalog.claim(applicant.namespace, name) for name in applicant.claims)
-    by_class = any(catalog.storage_class_opts_in(claim.storage_class) for claim in claims if claim)
+    classes = (catalog.storage_class(claim.storage_class) for claim in claims if claim)
+    by_class = any(each.opts_in for each in classes if each)
     return OptedInBy.STORAGE_CLASS if by_class else OptedInBy.NOTHING
 
 

@@ -11,10 +11,18 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, PREFERRED, own_preferences, with_node, without_pin
+from webhook.placement.affinity import (
+    CO_SCHEDULED_NODE,
+    DECISION,
+    PREFERRED,
+    WEIGHT,
+    own_preferences,
+    with_node,
+    without_pin,
+)
 from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in, text
 from webhook.placement.objects.kubevirt import is_virt_launcher
-from webhook.placement.objects.selectors import REQUIRED
+from webhook.placement.objects.selectors import REQUIRED, Selector
 from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
 
@@ -84,9 +92,9 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     return operations
 
 
-# What to change in a pod's spec: the node, the outcome, whether the pin is removed, and the scheduler. Without a node,
-# the affinity stays; an empty scheduler keeps the scheduler.
-_Change = tuple[str, Outcome, bool, str]
+# What to change in a pod's spec: the node, the outcome, whether the pin is removed, the scheduler, and the labels of
+# preferred nodes. Without a node and labels, the affinity stays; an empty scheduler keeps the scheduler.
+_Change = tuple[str, Outcome, bool, str, tuple[Selector, ...]]
 
 
 @lru_cache(maxsize=1024)
@@ -100,14 +108,28 @@ def _cached_patch_of_spec(encoded: bytes, change: _Change) -> Sequence[Operation
 
 
 def _patch_of_spec(spec: JsonObject, change: _Change) -> Sequence[Operation]:
-    node, outcome, unpins, scheduler = change
+    node, outcome, unpins, scheduler, labels = change
     changed, affinity = dict(spec), spec.get("affinity")
     if node:
         affinity = without_pin(affinity, node) if unpins else affinity
         pin, avoid = outcome is Outcome.PINNED, outcome is Outcome.UNCHANGED
         changed["affinity"] = with_node(affinity, node, pin=pin, avoid=avoid)
+    for selector in labels:
+        changed["affinity"] = _preferring(changed.get("affinity"), _term(selector))
     changed |= {"schedulerName": scheduler} if scheduler else {}
     return patch_between({"spec": spec}, {"spec": changed})
+
+
+def _term(labels: Selector) -> JsonObject:
+    return {"weight": WEIGHT, "preference": {"matchExpressions": msgspec.json.decode(msgspec.json.encode(labels))}}
+
+
+def _preferring(affinity: Any, term: JsonObject) -> JsonObject:
+    original = map_in({"affinity": affinity}, "affinity")
+    node_affinity = map_in(original, "nodeAffinity")
+    preferred = list_in(node_affinity, PREFERRED)
+    added = preferred if term in preferred else [*preferred, term]
+    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: added}}
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
@@ -123,25 +145,29 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         node = ""
     scheduler = _scheduler_name(pod, decision, settings)
     recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
-    if not (node or scheduler):
+    cold = decision.claims if decision.reason is Reason.COLD_START else ()
+    labels = tuple(dict.fromkeys(each.limits for each in cold if each.decides and each.limits))
+    if not (node or scheduler or labels):
         return recorded
     terms = outcome is Outcome.PINNED or decision.unpins
-    kept, change = _touched(spec, node, terms=terms), (node, outcome, decision.unpins, scheduler)
+    change = node, outcome, decision.unpins, scheduler, labels
+    kept = _touched(spec, node, labels, terms=terms)
     encoded = msgspec.json.encode(kept)
     if len(encoded) <= MAX_CACHED_LENGTH:
         return [*recorded, *_cached_patch_of_spec(encoded, change)]
     return [*recorded, *_patch_of_spec(kept, change)]
 
 
-def _touched(spec: JsonObject, node: str, *, terms: bool) -> JsonObject:
+def _touched(spec: JsonObject, node: str, labels: tuple[Selector, ...], *, terms: bool) -> JsonObject:
     """Return what a patch may change: to copy and compare an affinity of 500 KB takes 8 ms."""
-    touched = _subset(spec, "affinity", "schedulerName") if node else _subset(spec, "schedulerName")
+    touched = _subset(spec, "affinity", "schedulerName") if node or labels else _subset(spec, "schedulerName")
     if affinity := map_in(touched, "affinity"):
         touched["affinity"] = part = _subset(affinity, "nodeAffinity")
         if node_affinity := map_in(part, "nodeAffinity"):
             part["nodeAffinity"] = part = _subset(node_affinity, PREFERRED, *((REQUIRED,) if terms else ()))
             if preferred := list_in(part, PREFERRED):
-                part[PREFERRED] = own_preferences(preferred, node)
+                own = [*own_preferences(preferred, node), *map(_term, labels)]
+                part[PREFERRED] = [term for term in preferred if term in own]
     return touched
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.selectors import Selector
 
 
 class Outcome(StrEnum):
@@ -77,9 +78,6 @@ class Reason(StrEnum):
     NOT_LONGHORN = "NotLonghorn"
     NO_SHARE_MANAGER_EVER = "NoShareManagerEver"
     SHARE_MANAGER_STARTING = "ShareManagerStarting"
-    SHARE_MANAGER_STOPPED = "ShareManagerStopped"
-    SHARE_MANAGER_FAILED = "ShareManagerFailed"
-    SHARE_MANAGER_UNASSIGNED = "ShareManagerUnassigned"
     NO_SHARE_MANAGER = "NoShareManager"
     SHARED_CLAIM_ONLY = "SharedClaimOnly"
 
@@ -128,8 +126,7 @@ def _reasons(first: Reason, last: Reason) -> tuple[Reason, ...]:
 CLAIM_REASONS = frozenset(_reasons(Reason.CLAIM_NOT_FOUND, Reason.NO_SHARE_MANAGER))
 GUARD_REASONS = _reasons(Reason.CACHE_STALE, Reason.UNJUDGED)
 
-# Nobody serves such a claim now. Its share-manager starts after the VM, and follows the VM.
-COLD_REASONS = frozenset({Reason.SHARE_MANAGER_STOPPED, Reason.SHARE_MANAGER_UNASSIGNED, Reason.NO_SHARE_MANAGER})
+BEING_REPLACED = "is being replaced"  # a share-manager: Longhorn passes the state `error` in each replacement
 
 # No share-manager ever serves such a claim, so the VM may run anywhere.
 NEVER_SERVED_REASONS = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
@@ -150,8 +147,9 @@ MAY_FIT_REASONS = frozenset(
 class ClaimFinding(Struct, frozen=True):
     """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
 
-    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run. `decides` is
-    False for a claim without a vote: the VM has claims of a higher rank (see `resolve`).
+    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run. With the reason
+    NoShareManager, the share-manager starts after the VM, and follows it; `detail` is a predicate such as "is stopped",
+    and `limits` are what its node must match. `decides` is False for a claim without a vote (see `resolve`).
     """
 
     claim: str
@@ -161,6 +159,8 @@ class ClaimFinding(Struct, frozen=True):
     reason: Reason | None = None
     persistent_state: bool = False
     decides: bool = True
+    detail: str = ""
+    limits: Selector = ()
 
 
 class Decision(Struct, frozen=True):

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, is_bound
-from webhook.placement.objects.facts import Claim, Key, Volume
+from webhook.placement.objects.facts import Claim, Key, ShareManager, Volume
 from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.reasons import ClaimFinding, Reason, Source
+from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
 from webhook.placement.volume_consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
 
@@ -20,27 +20,28 @@ MAX_USERS = 1_000
 # The ranks of a VM's claims: the claim that its annotation names; a disk whose volume no other VM mounts; an ISO of
 # drivers or another shared claim, and the persistent vTPM or EFI state. Only the claims of the first rank decide.
 _NAMED, _OWN, _SHARED = 1, 2, 3
+_INHERITED = (OptedInBy.NAMESPACE, OptedInBy.STORAGE_CLASS)
 
 
-def resolve_all(manifest: Manifest, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
-    """Follow each claim of the pod, in volume order."""
-    names, namespace = manifest.claims[:MAX_CLAIMS], manifest.namespace
-    if len(names) == 1:  # most VMs
-        return (resolve(names[0], namespace, catalog, settings),)
-    named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
-    return resolve_claims(names, namespace, manifest.vmi_uid, named, catalog, settings)
+def resolve_all(
+    manifest: Manifest, catalog: Catalog, settings: Settings, by: OptedInBy = OptedInBy.ANNOTATION
+) -> tuple[ClaimFinding, ...]:
+    """Follow each claim of the pod, in volume order. `by` is what opts the VM in."""
+    names, named = manifest.claims[:MAX_CLAIMS], text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+    return resolve_claims(names, manifest.namespace, manifest.vmi_uid, named, catalog, settings, by)
 
 
 def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it reads)
-    names: Iterable[str], namespace: str, vmi: str, named: str, catalog: Catalog, settings: Settings
+    names: Iterable[str], namespace: str, vmi: str, named: str, catalog: Catalog, settings: Settings, by: OptedInBy
 ) -> tuple[ClaimFinding, ...]:
     """Follow each claim of a VMI, in the given order. `vmi` is its UID, `named` the claim that its annotation names.
 
     A disk that no share-manager serves yet has no node because it will follow the VM. So a claim of a lower rank must
-    not decide in its place: all VMs that share one ISO would start on the ISO's node.
+    not decide in its place: all VMs that share one ISO would start on the ISO's node. For the same reason, claims of
+    the last rank decide only for a VM that its own annotation opts in: all VMs of a pool would start on one node.
     """
-    findings = tuple(resolve(name, namespace, catalog, settings) for name in names)
-    if len(findings) < 2:
+    findings, inherits = tuple(resolve(name, namespace, catalog, settings) for name in names), by in _INHERITED
+    if len(findings) < 2 and not (findings and inherits):
         return findings
     budget = iter(range(MAX_USERS))
 
@@ -52,8 +53,9 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
 
     ranks = [rank(finding) for finding in findings]
     highest = min(ranks)
+    deciding = 0 if highest == _SHARED and inherits else highest
     return tuple(
-        finding if rank == highest else replace(finding, decides=False)
+        finding if rank == deciding else replace(finding, decides=False)
         for finding, rank in zip(findings, ranks, strict=True)
     )
 
@@ -69,19 +71,24 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)
-    state = claim.persistent_state
+    state, storage_class = claim.persistent_state, catalog.storage_class(claim.storage_class)
+    limits = storage_class.limits if storage_class else ()  # a PV has the StorageClass of its claim
+    waits = storage_class and storage_class.waits and unusable is Reason.CLAIM_NOT_BOUND
+    if waits and claim.shared and not claim.volume_name:
+        detail = "starts with the claim's first consumer"
+        return ClaimFinding(name, None, None, None, Reason.NO_SHARE_MANAGER, state, detail=detail, limits=limits)
     if unusable or not may_be_shared:
         reason = unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX
         return ClaimFinding(name, reason=reason, persistent_state=state)
     # A dynamically provisioned Longhorn volume has the name of its PV, so the PV itself may still be unknown.
     handle = volume.handle if volume else claim.volume_name
-    found = _serving_node(handle, catalog, settings.longhorn_namespace)
-    if found is Reason.NO_SHARE_MANAGER and not claim.shared:
+    found = _find_server(name, handle, catalog, settings.longhorn_namespace)
+    if found.reason is Reason.NO_SHARE_MANAGER and not claim.shared:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
-    if isinstance(found, Reason):
-        node = _interim_node(handle, catalog, settings) if found is Reason.SHARE_MANAGER_STARTING else None
-        return ClaimFinding(name, handle, node, Source.VIRT_LAUNCHER_POD if node else None, found, state)
-    return ClaimFinding(name, handle, *found, persistent_state=state)
+    if found.reason is Reason.SHARE_MANAGER_STARTING and (node := _interim_node(handle, catalog, settings)):
+        return replace(found, node=node, source=Source.VIRT_LAUNCHER_POD, persistent_state=state)
+    cold = found.reason is Reason.NO_SHARE_MANAGER
+    return replace(found, persistent_state=state, limits=limits if cold else ())
 
 
 def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Reason | None:
@@ -92,26 +99,34 @@ def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Rea
     return None if bound else Reason.CLAIM_NOT_BOUND
 
 
-def _serving_node(volume: str, catalog: Catalog, longhorn_namespace: str) -> tuple[str, Source] | Reason:
-    pods = [pod for pod in catalog.share_manager_pods(longhorn_namespace, volume) if pod.alive]
-    for pod in pods:
+def _find_server(claim: str, volume: str, catalog: Catalog, longhorn_namespace: str) -> ClaimFinding:
+    pods = catalog.share_manager_pods(longhorn_namespace, volume)
+    alive = [pod for pod in pods if pod.alive]
+    for pod in alive:
         if pod.node:
-            return pod.node, Source.SHARE_MANAGER_POD
+            return ClaimFinding(claim, volume, pod.node, Source.SHARE_MANAGER_POD)
     manager = catalog.share_manager(longhorn_namespace, volume)
-    if manager and manager.deleting:
-        return Reason.SHARE_MANAGER_STOPPED
-    # Until the pod is bound, the owner is only the node where Longhorn reconciles the volume.
-    if pods:
-        return Reason.SHARE_MANAGER_STARTING
+    if (not alive or (manager and manager.deleting)) and (detail := _why_cold(manager)):
+        return ClaimFinding(claim, volume, reason=Reason.NO_SHARE_MANAGER, detail=detail)
+    # Until the pod is bound, the owner is only the node where Longhorn reconciles the volume. Longhorn also moves the
+    # owner away from a cordoned node, where the pod still runs: `isResponsibleFor` in
+    # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
+    if manager and manager.state == "running" and not pods:
+        return ClaimFinding(claim, volume, manager.owner, Source.SHARE_MANAGER)
+    return ClaimFinding(claim, volume, reason=Reason.SHARE_MANAGER_STARTING)
+
+
+def _why_cold(manager: ShareManager | None) -> str:
+    """Return a predicate of a share-manager without a pod, empty if the ShareManager is running or starting."""
     if manager is None:
-        return Reason.NO_SHARE_MANAGER
+        return "was never created"
+    if manager.deleting:
+        return "is being deleted"
     if manager.state in ("error", "unknown"):
-        return Reason.SHARE_MANAGER_FAILED
+        return BEING_REPLACED
     if manager.state not in ("running", "starting", ""):  # a new ShareManager has no state yet
-        return Reason.SHARE_MANAGER_STOPPED
-    if not manager.owner:
-        return Reason.SHARE_MANAGER_UNASSIGNED
-    return (manager.owner, Source.SHARE_MANAGER) if manager.state == "running" else Reason.SHARE_MANAGER_STARTING
+        return "is stopped"
+    return "" if manager.owner else "has no owner yet"
 
 
 def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | None:

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.reasons import (
-    COLD_REASONS,
     NEVER_SERVED_REASONS,
     ClaimFinding,
     Decision,
@@ -57,9 +56,6 @@ ADVICE = {
     Reason.NOT_LONGHORN: "No action needed: only volumes of the CSI driver driver.longhorn.io have a share-manager.",
     Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes have no share-manager.",
     Reason.SHARE_MANAGER_STARTING: "No action needed: Longhorn is starting the share-manager.",
-    Reason.SHARE_MANAGER_STOPPED: "No action needed: the share-manager starts after the VM.",
-    Reason.SHARE_MANAGER_FAILED: "Check why it failed: kubectl -n longhorn-system describe sharemanager VOLUME.",
-    Reason.SHARE_MANAGER_UNASSIGNED: "No action needed: Longhorn has not chosen the share-manager's owner yet.",
     Reason.NO_SHARE_MANAGER: "No action needed: the share-manager starts after the VM.",
     Reason.SHARED_CLAIM_ONLY: "If the shared claim should decide, name it in the annotation of the VM's template.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",
@@ -103,7 +99,7 @@ _ACTIONABLE = frozenset(
     {Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER}
 )
 # Besides a cold claim, such a claim is no problem.
-_NORMAL = COLD_REASONS | NEVER_SERVED_REASONS
+_NORMAL = NEVER_SERVED_REASONS | {Reason.NO_SHARE_MANAGER}
 _TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
 
 
@@ -162,10 +158,10 @@ def unpinned(node: str, detail: str) -> str:
 
 
 def shared_claim_only(shared: ClaimFinding) -> str:
-    """Return the message for a VM whose own disks never have a share-manager, but a claim that it shares has one."""
+    """Return the message for a VM that has only shared claims, or whose own disks never have a share-manager."""
     return (
-        f"no share-manager serves the VM's own disks, and claim {shared.claim}, which other VMs mount too, does not "
-        f"decide; to let it decide, annotate the VM's template: {DECIDING_CLAIM_ANNOTATION}: {shared.claim}"
+        f"no share-manager serves a disk that only this VM mounts, and shared claim {shared.claim} does not decide; "
+        f"to let it decide, annotate the VM's template: {DECIDING_CLAIM_ANNOTATION}: {shared.claim}"
     )
 
 
@@ -177,10 +173,17 @@ def unserved(findings: Iterable[ClaimFinding]) -> str:
 def cold_start(findings: Iterable[ClaimFinding], *, steering: bool) -> str:
     """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM."""
     deciding = [finding for finding in findings if finding.decides]
-    cold = [finding.claim for finding in deciding if finding.reason in COLD_REASONS]
-    servers = f"the {'share-manager' if len(cold) == 1 else 'share-managers'} of {_claims(cold)}"
-    if steering:
-        message = f"the VM starts on any node, and {servers} {'follows' if len(cold) == 1 else 'follow'} it"
+    cold = [finding for finding in deciding if finding.reason is Reason.NO_SHARE_MANAGER]
+    one = len(cold) == 1
+    servers = f"the {'share-manager' if one else 'share-managers'} of {_claims([each.claim for each in cold])}"
+    servers += f", which {cold[0].detail}," if one else ""
+    # The syntax of `kubectl get nodes --selector`.
+    selectors = (",".join(f"{each.key} in ({','.join(each.values)})" for each in finding.limits) for finding in cold)
+    labels = " or ".join(dict.fromkeys(filter(None, selectors)))
+    if labels:
+        message = f"the VM prefers nodes that match {labels}, because {servers} can only run there"
+    elif steering:
+        message = f"the VM starts on any node, and {servers} {'follows' if one else 'follow'} it"
     else:
         message = f"the VM and {servers} start on any node"
     problems = [finding for finding in deciding if finding.reason not in _NORMAL]
@@ -251,6 +254,6 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
     if decision.node and decision.reason is not Reason.CO_SCHEDULED and decision.reason not in _TRANSIENT:
         found.append(f"{decision.reason}: {decision.message}")
     reasons = {finding.reason for finding in decision.claims if finding.decides}
-    if reasons and (reasons <= _ACTIONABLE or (Reason.SHARE_MANAGER_FAILED in reasons and not decision.node)):
+    if reasons and reasons <= _ACTIONABLE:
         found.append(decision.message)
     return tuple(truncated(f"kubevirt-scheduler: {sentence}") for sentence in found)

@@ -23,7 +23,7 @@ def read_inventory(
     inventory.store.taken_at = datetime.now(UTC)
     try:
         with answered():
-            for kind in (*kinds(settings.longhorn_namespace, settings.opt_in), *TOOL_KINDS):
+            for kind in (*kinds(settings.longhorn_namespace), *TOOL_KINDS):
                 _read_kind(cluster, kind, inventory, show)
     finally:
         show("", 0)

@@ -79,6 +79,7 @@ class Store:
         self.share_manager_pods, self.mounting_pods = self.pods.serving, self.pods.mounting
         self.other_mounting_pods = self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
+        self.storage_class, self.all_nodes = self.storage_classes.named, self.nodes.values
         self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values
         # The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour. The
         # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
@@ -167,11 +168,6 @@ class Store:
         # Python frees a dict of 50,000 pods in one uninterruptible step, which stops all threads for 0.2 s.
         for key in list(other):
             other.remove(key)
-
-    def storage_class_opts_in(self, name: str) -> bool:
-        """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
-        found = self.storage_classes.named(name)
-        return bool(found and found.opts_in)
 
     def has_nodes(self) -> bool:
         """Return whether any node is known."""

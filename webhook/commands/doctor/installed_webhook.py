@@ -153,7 +153,7 @@ def _missing(inspection: Inspection, reviews: str, needed: Iterable[JsonObject],
 def _needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
     """Yield the resource attributes of each right."""
     settings = found.settings
-    for kind in kinds(settings.longhorn_namespace, settings.opt_in):
+    for kind in kinds(settings.longhorn_namespace):
         for verb in ("list", "watch"):
             yield {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": kind.namespace}
     yield {"verb": "create", "resource": "events"}

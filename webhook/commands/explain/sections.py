@@ -15,7 +15,7 @@ from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.reasons import COLD_REASONS, ClaimFinding, OptedInBy, Reason
+from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.settings import Settings
 from webhook.placement.trace import Trace
 from webhook.placement.volume_consumers import claims_of
@@ -99,8 +99,9 @@ def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Se
         deleting = ", being deleted" if manager.deleting else ""
         yield Finding(f"ShareManager: {manager.state or 'no state'}, owned by {manager.owner or 'no node'}{deleting}")
     if finding.reason:
-        holds = None if finding.reason in COLD_REASONS else False
-        yield Finding(f"{finding.reason}. {ADVICE[finding.reason]}", holds)
+        holds = None if finding.reason is Reason.NO_SHARE_MANAGER else False
+        which = f": the share-manager {finding.detail}" if finding.detail else ""
+        yield Finding(f"{finding.reason}{which}. {ADVICE[finding.reason]}", holds)
         if finding.node:
             yield Finding(f"{finding.node} runs other VMs of the volume, so the webhook steers the share-manager there")
     elif finding.node:

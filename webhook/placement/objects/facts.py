@@ -13,7 +13,7 @@ from webhook.placement.objects.kubevirt import (
     REPLICA_SET,
     VIRT_LAUNCHER,
 )
-from webhook.placement.objects.selectors import AffinityTerm
+from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 Key = tuple[str, str]
 
@@ -248,7 +248,13 @@ class Namespace(Fact, Struct, frozen=True):
 
 
 class StorageClass(Fact, Struct, frozen=True):
-    """A StorageClass. `opts_in` means that its annotation is "true"."""
+    """A StorageClass. `opts_in` means that its annotation is "true".
+
+    `waits` means that a claim gets its Longhorn volume only when a pod mounts the claim. `limits` are what the nodes of
+    share-managers must match.
+    """
 
     name: str
     opts_in: bool
+    waits: bool = False
+    limits: Selector = ()

@@ -1,7 +1,43 @@
-"""The labels by which Longhorn marks its share-manager pods, the account that creates these pods, and a setting."""
+"""The labels and the creator of Longhorn's share-manager pods, what limits their nodes, and two settings.
+
+Longhorn's source: controller/share_manager_controller.go and types/setting.go, both in
+https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6
+"""
+
+import re
+
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
+from webhook.placement.objects.selectors import Requirement, Selector
 
 COMPONENT_LABEL = "longhorn.io/component"
 SHARE_MANAGER = "share-manager"  # the component
 LONGHORN_ACCOUNT = "longhorn-service-account"  # of Longhorn's manager
 VOLUME_LABEL = "longhorn.io/share-manager"  # the name of the volume that the pod serves
 VERSION_SETTING = "current-longhorn-version"  # the name of the setting that has the version
+SELECTOR_SETTING = "system-managed-components-node-selector"  # of share-manager pods, too
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def node_selector(setting: str) -> dict[str, str]:
+    """Parse a selector such as "disk:ssd;rack:7". Like `UnmarshalNodeSelector`, ignore one with an invalid part."""
+    parts = [part.split(":") for part in setting.split(";")] if setting.strip(" ") else []
+    return {key.strip(" "): value.strip(" ") for key, value in parts} if all(len(part) == 2 for part in parts) else {}
+
+
+def share_manager_limits(storage_class: JsonObject) -> Selector:
+    """Return what a StorageClass requires of the nodes of share-managers; see `createShareManagerPod`.
+
+    Longhorn requires all topologies together. Empty if the API server would reject a pod with these requirements.
+    """
+    selector = node_selector(text(storage_class, "parameters", "shareManagerNodeSelector"))
+    limits = [Requirement(key, "In", (value,)) for key, value in selector.items()]
+    for topology in mappings(storage_class, "allowedTopologies"):
+        labels = mappings(topology, "matchLabelExpressions")
+        limits += [Requirement(text(each, "key"), "In", tuple(map(str, each.get("values") or ()))) for each in labels]
+    return tuple(limits) if all(map(_is_valid, limits)) else ()
+
+
+def _is_valid(requirement: Requirement) -> bool:
+    prefix, slash, name = requirement.key.rpartition("/")
+    names = (name, *filter(None, requirement.values))
+    return bool(requirement.values) and (not slash or is_dns_subdomain(prefix)) and all(map(_NAME.fullmatch, names))
