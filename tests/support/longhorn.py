@@ -45,7 +45,7 @@ class Longhorn:
     def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system") -> None:
         self.namespace = namespace
         self._plane = plane
-        self._managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
+        self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}
         self._lost_nodes: dict[str, str] = {}  # by volume
@@ -57,7 +57,7 @@ class Longhorn:
         self._plane.create_namespace(self.namespace)
         account = {"metadata": {"name": "longhorn-service-account"}}
         self._create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", account)
-        self._plane.wait(lambda: self._plane.request("GET", self._managers), 20, "the ShareManager CRD")
+        self._plane.wait(lambda: self._plane.request("GET", self.managers), 20, "the ShareManager CRD")
 
     def start(self) -> None:
         self._loop.start()
@@ -98,11 +98,11 @@ class Longhorn:
     def remove_volume(self, volume: str) -> None:
         """Stop tracking a volume, and delete its ShareManager and share-manager pod."""
         self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}
-        self._delete(f"{self._managers}/{volume}")
+        self._delete(f"{self.managers}/{volume}")
         self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
 
     def share_manager(self, volume: str) -> Object | None:
-        return self._get(f"{self._managers}/{volume}")
+        return self._get(f"{self.managers}/{volume}")
 
     def pod(self, volume: str) -> Object | None:
         return self._get(f"{self._pods}/share-manager-{volume}")
@@ -128,7 +128,7 @@ class Longhorn:
 
     def _reconcile(self) -> None:
         attached = self._attach()
-        managers = {each["metadata"]["name"]: each for each in self._list(self._managers)}
+        managers = {each["metadata"]["name"]: each for each in self._list(self.managers)}
         not_stopped = {name for name, each in managers.items() if each.get("status", {}).get("state") != "stopped"}
         if not attached and not not_stopped:
             return
@@ -161,7 +161,7 @@ class Longhorn:
         """Bring the ShareManager and the pod of an attached volume one step forward."""
         if manager is None:
             kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
-            self._create(self._managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
+            self._create(self.managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
         elif pod is not None and "deletionTimestamp" not in pod["metadata"]:
             node = pod["spec"].get("nodeName", "")
             if node and node not in ready:
@@ -193,7 +193,7 @@ class Longhorn:
         status = {"state": state, "endpoint": endpoint} | ({"ownerID": owner} if owner else {})
         old = (current or {}).get("status", {})
         if old | status != old:
-            self._plane.request("PATCH", f"{self._managers}/{volume}/status", {"status": status})
+            self._plane.request("PATCH", f"{self.managers}/{volume}/status", {"status": status})
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
         pod: Object = json.loads(RECORDED.read_text().replace("vol-disk1", volume))["request"]["object"]
@@ -201,7 +201,13 @@ class Longhorn:
         pod["metadata"]["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
         del pod["metadata"]["managedFields"]
         affinity: Object = {}
-        if allowed := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
+        storage_class = self._storage_class(pv["spec"].get("storageClassName", ""))
+        if selector := storage_class.get("parameters", {}).get("shareManagerNodeSelector"):
+            pod["spec"]["nodeSelector"] = dict(label.split(":") for label in selector.split(";"))
+        # Longhorn puts the expressions of all topologies into one term.
+        topologies = storage_class.get("allowedTopologies", [])
+        allowed = [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
+        if allowed:
             term = {"matchExpressions": allowed}
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
         if lost := self._lost_nodes.get(volume):
@@ -212,11 +218,8 @@ class Longhorn:
             pod["spec"]["affinity"] = {"nodeAffinity": affinity}
         return pod
 
-    def _allowed_topologies(self, storage_class: str) -> list[Object]:
-        """Return the expressions of all topologies, which Longhorn puts into one term."""
-        found = self._get(f"{STORAGE}/storageclasses/{storage_class}") if storage_class else None
-        topologies = (found or {}).get("allowedTopologies", [])
-        return [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
+    def _storage_class(self, name: str) -> Object:
+        return (self._get(f"{STORAGE}/storageclasses/{name}") if name else None) or {}
 
     def _delete(self, path: str) -> None:
         with suppress(ApiError):

@@ -128,27 +128,35 @@ class Scenario:
     # --- storage ---
 
     def add_volume(
-        self, claim: str = "disk1", volume: str = "", isolated: bool = True, node: str = "", **spec: Any
+        self,
+        claim: str = "disk1",
+        volume: str = "",
+        isolated: bool = True,
+        node: str = "",
+        storage_class: str = "",
+        **spec: Any,
     ) -> str:
         """Create a Longhorn volume and a claim that will be bound to it, and return the volume's name.
 
-        If `isolated`, the StorageClass restricts the volume's share-manager to the nodes of this test, or to `node`.
+        If `isolated`, the StorageClass restricts the volume's share-manager to the nodes of this test, or to `node`;
+        another `storage_class` must do so, too.
         `spec` overrides fields of the PV and the claim: `accessModes`, `volumeMode`.
         """
         volume = volume or f"vol-{self.namespace}-{len(self.volumes)}"
-        storage_class = f"{self.namespace}-{claim}" if node else self.namespace
+        storage_class = storage_class or (f"{self.namespace}-{claim}" if node else self.namespace)
         if node:
             self.add_storage_class(storage_class, HOSTNAME, node)
         self.longhorn.provision(self.namespace, claim, volume, storage_class if isolated else "", **spec)
         self.volumes.append(volume)
         return volume
 
-    def add_storage_class(self, name: str, label: str, value: str) -> None:
+    def add_storage_class(self, name: str, label: str, value: str, **parameters: str) -> None:
         """Create a StorageClass that restricts share-managers to the nodes with this label."""
         topologies = [{"matchLabelExpressions": [{"key": label, "values": [value]}]}]
         storage_class = {"metadata": {"name": name}, "provisioner": "driver.longhorn.io"}
         path = f"{STORAGE}/storageclasses"
-        self.plane.request("POST", path, storage_class | {"allowedTopologies": topologies})
+        storage_class |= {"allowedTopologies": topologies, "parameters": parameters}
+        self.plane.request("POST", path, storage_class)
         self.storage_classes.append(name)
 
     def allow_all_nodes(self, claim: str) -> None:
