@@ -49,6 +49,8 @@ def terminating(item: Object) -> Object:
 APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
 
 
+MPX = "cpu-feature.node.kubevirt.io/mpx"
+FORBIDS_MPX = {"domain": {"cpu": {"features": [{"name": "mpx", "policy": "forbid"}]}}}
 NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
 ROWS: list[tuple[str, list[Object], str, str]] = [
     ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
@@ -101,6 +103,10 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
       node("node-b", labels={"cpu-vendor.node.kubevirt.io/Intel": "true"}), vm(), vm_pod(node="node-b"), migratable()],
      "NodeMismatch",
      "node-a does not match the pod's nodeSelector cpu-vendor.node.kubevirt.io/Intel=true"),
+    ("a target with a CPU feature that a VM forbids which has migrated before",
+     [*SERVED, node("node-a", labels={MPX: "true", "kubevirt.io/schedulable": "true"}), node("node-b"), vm(),
+      vm_pod(node="node-b", labels={"kubevirt.io/migrationJobUID": "job"}), migratable(spec=FORBIDS_MPX)],
+     "NodeMismatch", "node-a does not match the pod's required node affinity"),
     ("anti-affinity that its own pod breaks, as both run during the migration",
      [*SERVED, *(node(name, labels={ZONE: "east"}) for name in ("node-a", "node-b")), vm(), migratable(),
       vm_pod(node="node-b", labels={"app": "db"}, affinity=pod_anti_affinity(pod_term({"app": "db"}, ZONE)))],

@@ -24,10 +24,11 @@ from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod, target_pod
+from webhook.fleet.states import Future
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
-from webhook.placement.reasons import Outcome
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 
 SETTINGS = Settings()
@@ -147,9 +148,66 @@ def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
 def test_the_affinity_of_a_migration_is_removed_and_that_of_the_user_stays() -> None:
     avoided = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-a"]}  # of a decentralized migration
     target = migrated(affinity=node_terms({"matchExpressions": [avoided]}))
-    assert next_of(target, None, vmi())["spec"]["affinity"] == {}
+    assert next_of(target, None, vmi(domain=NAMED_MODEL))["spec"]["affinity"] == {}
     own = node_terms({"matchExpressions": [avoided]}) | pod_anti_affinity(pod_term({"app": "db"}))
-    assert next_of(target, None, vmi(affinity=own))["spec"]["affinity"] == own
+    assert next_of(target, None, vmi(domain=NAMED_MODEL, affinity=own))["spec"]["affinity"] == own
+
+
+def excluded(label: str) -> Object:
+    return {"key": label, "operator": "DoesNotExist"}
+
+
+NAMED_MODEL: Object = {"cpu": {"model": "Haswell"}}
+OBSOLETE, MPX = excluded("node-labeller.kubevirt.io/obsolete-host-model"), excluded("cpu-feature.node.kubevirt.io/mpx")
+FORBIDDEN: Object = {"features": [{"name": "vmx"}, {"name": "mpx", "policy": "forbid"}]}
+SSD, WEST = {"key": "disk", "operator": "Exists"}, {"key": "west", "operator": "Exists"}
+USERS = node_terms({"matchExpressions": [SSD]}, {"matchFields": [name_requirement("node-a")]})
+PREFERS = {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [WEST]}}]}}
+# The CPU and the affinity of a VMI, and the affinity of its pod: `setNodeAffinityForPod` in KubeVirt's template.go.
+EXCLUSIONS: dict[str, tuple[Object, Object, Object]] = {
+    "the default model": ({}, {}, node_terms({"matchExpressions": [OBSOLETE]})),
+    "host-model": ({"model": "host-model"}, {}, node_terms({"matchExpressions": [OBSOLETE]})),
+    "another model": ({"model": "host-passthrough"}, {}, {}),
+    "a forbidden feature": ({"model": "Haswell"} | FORBIDDEN, {}, node_terms({"matchExpressions": [MPX]})),
+    "in each term of the user": (FORBIDDEN, USERS, node_terms(
+        {"matchExpressions": [SSD, OBSOLETE, MPX]},
+        {"matchFields": [name_requirement("node-a")], "matchExpressions": [OBSOLETE, MPX]})),
+    "beside a preference": ({}, PREFERS, {"nodeAffinity": PREFERS["nodeAffinity"] | node_terms(
+        {"matchExpressions": [OBSOLETE]})["nodeAffinity"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXCLUSIONS)
+def test_every_predicted_pod_excludes_the_nodes_that_kubevirt_excludes(case: str) -> None:
+    """`report` predicted a pin, and `recolocate` planned a move, to a node that KubeVirt excludes."""
+    cpu, affinity, expected = EXCLUSIONS[case]
+    spec: Object = {"domain": {"cpu": cpu}} | ({"affinity": affinity} if affinity else {})
+    changed = vm(**spec) | {"status": {"conditions": [{"type": "RestartRequired", "status": "True"}]}}
+    predicted = {
+        "stopped": rendered_pod(vm(**spec)),
+        "changed": next_of(vm_pod(), changed, vmi()),
+        "migrated": next_of(migrated(), vm(**spec), vmi(**spec)),
+    }
+    assert {state: pod["spec"]["affinity"] for state, pod in predicted.items()} == dict.fromkeys(predicted, expected)
+
+
+def test_a_vm_without_a_cpu_model_gets_that_of_kubevirts_configuration() -> None:
+    kubevirt = {
+        "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt"},
+        "spec": {"configuration": {"cpuModel": "Haswell"}},
+    }
+    (machine,) = inventory(vm(), kubevirt).machines(SETTINGS)
+    assert machine.template
+    assert machine.template["spec"]["affinity"] == {}
+    assert machine.template["spec"]["nodeSelector"]["cpu-model.node.kubevirt.io/Haswell"] == "true"
+
+
+def test_a_stopped_vm_is_not_predicted_on_a_node_with_an_obsolete_cpu() -> None:
+    obsolete = node(labels={"node-labeller.kubevirt.io/obsolete-host-model": "true", **SCHEDULABLE})
+    found = status(*storage(), obsolete, vm(volumes=volumes({"persistentVolumeClaim": {"claimName": "disk1"}})))
+    assert found.start
+    assert (found.start.future, found.start.decision.reason) == (Future.PREFERS, Reason.NODE_MISMATCH)
 
 
 SELECTORS_OF_A_TARGET = {
@@ -256,7 +314,8 @@ def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
     assert pod["metadata"]["annotations"] == {OPT_IN: "true", "kubevirt.io/domain": "vm1"}
     assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "kubevirt.io/schedulable": "true"}
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
-    assert pod["spec"]["affinity"] == stopped["spec"]["template"]["spec"]["affinity"]
+    own = stopped["spec"]["template"]["spec"]["affinity"]
+    assert pod["spec"]["affinity"] == own | node_terms({"matchExpressions": [OBSOLETE]})
 
 
 SCHEDULABLE = {"kubevirt.io/schedulable": "true"}

@@ -362,7 +362,9 @@ TOOL_KINDS = (
         "KubeVirt",
         object_of(
             spec=map_of(
-                configuration=map_of(developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit"))
+                configuration=map_of(
+                    "cpuModel", developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit")
+                )
             ),
             status=map_of("observedKubeVirtVersion"),
         ),

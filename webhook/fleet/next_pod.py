@@ -13,6 +13,7 @@ from webhook.fleet.vm_pod_template import (
     MIGRATION_SELECTORS,
     Rendering,
     node_selector,
+    rendered_affinity,
     rendered_spec,
     target_selector,
 )
@@ -112,7 +113,7 @@ def _unmigrated(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) ->
     }
     has_machine_type = any(key.startswith(MACHINE_TYPE) for key in selector)
     own = node_selector(vmi_spec, replace(rendering, machine_types=has_machine_type))
-    return spec | {"affinity": mapping(vmi_spec, "affinity"), "nodeSelector": of_kubevirt | own}
+    return spec | {"affinity": rendered_affinity(vmi_spec, rendering), "nodeSelector": of_kubevirt | own}
 
 
 def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Rendering = _ANY) -> JsonObject:

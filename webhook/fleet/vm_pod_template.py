@@ -12,6 +12,7 @@ from typing import Self
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import SCHEDULABLE_NODE
 from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.selectors import REQUIRED
 
 MEBIBYTE = 1024 * 1024
 # What virt-launcher, virtqemud, virtlogd and QEMU take besides the guest's memory, and video memory.
@@ -22,6 +23,7 @@ MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _VENDOR = "cpu-vendor.node.kubevirt.io/"
 CPU_FEATURE = "cpu-feature.node.kubevirt.io/"
 _MODEL = "cpu-model-migration.node.kubevirt.io/"
+OBSOLETE_HOST_MODEL = "node-labeller.kubevirt.io/obsolete-host-model"
 # KubeVirt adds selectors with these prefixes to a migration target, so that it runs on a machine like the source's.
 MIGRATION_SELECTORS = (_VENDOR, CPU_FEATURE, _MODEL, MACHINE_TYPE)
 # The labels of a source node, and the selectors of a `host-model` VM that KubeVirt derives from them.
@@ -29,7 +31,7 @@ _FROM_SOURCE = {
     "host-model-cpu.node.kubevirt.io/": _MODEL,
     "host-model-required-features.node.kubevirt.io/": CPU_FEATURE,
 }
-_COPIED = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
+_COPIED = ("tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +39,25 @@ class Rendering:
     """How KubeVirt renders the pods of all VMs: by its configuration, and by its version.
 
     A virtual CPU requests 1/`cpu_ratio` of a CPU, and a pod 100/`overcommit` of the guest's memory. Both are KubeVirt's
-    defaults. With `machine_types`, which KubeVirt 1.6 added, a pod selects nodes by the VM's machine type.
+    defaults. With `machine_types`, which KubeVirt 1.6 added, a pod selects nodes by the VM's machine type. `cpu_model`
+    is the model of a VM that names none, empty for host-model.
     """
 
     node_selectors: Mapping[str, str] = field(default_factory=dict)
     cpu_ratio: int = 10
     overcommit: int = 100
     machine_types: bool = False
+    cpu_model: str = ""
 
     @classmethod
     def of(cls, kubevirt: JsonObject) -> Self:
         """Return the rendering of a KubeVirt object; with KubeVirt's defaults for what the object leaves open."""
-        configuration = mapping(kubevirt, "spec", "configuration", "developerConfiguration")
+        configuration = mapping(kubevirt, "spec", "configuration")
+        of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
-        ratio = _count(configuration, "cpuAllocationRatio", 10)
-        overcommit = _count(configuration, "memoryOvercommit", 100)
-        return cls(mapping(configuration, "nodeSelectors"), ratio, overcommit, version >= (1, 6))
+        ratio = _count(of_developers, "cpuAllocationRatio", 10)
+        overcommit = _count(of_developers, "memoryOvercommit", 100)
+        return cls(mapping(of_developers, "nodeSelectors"), ratio, overcommit, version >= (1, 6), cpu_model)
 
 
 def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: Rendering) -> JsonObject:
@@ -61,13 +66,38 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: 
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
     compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"), rendering)}}
     copied = {key: vmi_spec[key] for key in _COPIED if vmi_spec.get(key)}
-    return copied | {"nodeSelector": node_selector(vmi_spec, rendering), "volumes": volumes, "containers": [compute]}
+    constraints = {
+        "nodeSelector": node_selector(vmi_spec, rendering),
+        "affinity": rendered_affinity(vmi_spec, rendering),
+    }
+    return copied | constraints | {"volumes": volumes, "containers": [compute]}
+
+
+def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+    """Return the affinity of a VMI's pod. KubeVirt excludes nodes by the label of a CPU feature, or of their CPU model.
+
+    Source: `setNodeAffinityForPod` in
+    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L195
+    """
+    own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
+    forbidden = (each for each in mappings(cpu, "features") if text(each, "policy") == "forbid")
+    excluded = [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]
+    if (text(cpu, "model") or rendering.cpu_model) in ("", "host-model"):
+        excluded.insert(0, OBSOLETE_HOST_MODEL)
+    if not excluded:
+        return own
+    added = [{"key": label, "operator": "DoesNotExist"} for label in excluded]
+    of_nodes = mapping(own, "nodeAffinity")
+    terms = mappings(of_nodes, REQUIRED, "nodeSelectorTerms") if REQUIRED in of_nodes else [JsonObject()]
+    # Terms are ORed, so each of them excludes the nodes.
+    terms = [term | {"matchExpressions": [*mappings(term, "matchExpressions"), *added]} for term in terms]
+    return own | {"nodeAffinity": of_nodes | {REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the node selector of a VMI's pod."""
     domain, architecture = mapping(vmi_spec, "domain"), text(vmi_spec, "architecture").lower()
-    model, machine = text(domain, "cpu", "model"), text(domain, "machine", "type")
+    model, machine = text(domain, "cpu", "model") or rendering.cpu_model, text(domain, "machine", "type")
     # A VMI always has a CPU model, host-model by default. Without one, KubeVirt would ignore the features.
     features = mappings(domain, "cpu", "features")
     required = (text(each, "name") for each in features if text(each, "policy") in ("", "require"))
