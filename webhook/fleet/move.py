@@ -41,6 +41,7 @@ class Hindrance(StrEnum):
     KUBEVIRT_MIGRATES = "KubeVirtMigrates"
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
+    SHARED_HOSTNAME = "SharedHostname"
     GUARD = "NodeGuard"
     QUOTA = "ResourceQuota"
 
@@ -120,6 +121,9 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     left, node = catalog.node(source), catalog.node(target)
     hostname = (node and node.labels.get(HOSTNAME)) or target
+    if sum(each.labels.get(HOSTNAME) == hostname for each in catalog.all_nodes()) > 1:
+        detail = f"{target} shares its label {HOSTNAME}={hostname} with another node, so a migration can't name it"
+        return Refusal(Hindrance.SHARED_HOSTNAME, detail)
     pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
     # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
     candidate = Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
