@@ -64,6 +64,7 @@ def test_the_plugin_uses_its_own_name_in_usage() -> None:
         (["explain", "-n", "shop", "vm", ""], ["db-1"]),
         (["opt-in", ""], ["db-2"]),
         (["recolocate", "-n", "shop", "x"], []),
+        (["recolocate", "--exclude", "s"], ["shop"]),
         (["explain", "--context", "gone", "vm", ""], []),
     ],
 )

@@ -51,15 +51,16 @@ def test_the_limits_are_those_of_kubevirts_configuration(server: ApiServer, clie
 
 
 def test_a_migration_names_its_target_and_is_created_and_deleted_once(server: ApiServer, client: ClusterClient) -> None:
-    for _ in range(2):
-        migrations.create_migration(client, MOVE, "m1")
+    uid, again = [migrations.create_migration(client, MOVE, "m1") for _ in range(2)]
+    assert uid
+    assert again == ""
     created = server.stored("virtualmachineinstancemigrations", ("default", "m1"))
     assert created["spec"] == {"vmiName": "vm1", "addedNodeSelector": {"kubernetes.io/hostname": "a.example"}}
     assert created["metadata"]["labels"] == {"kubevirt-scheduler/recolocate": "true"}
     assert created["metadata"]["annotations"] == {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
     (found,) = migrations.list_migrations(client)
-    assert found == Migration("default", "m1", "vm1", "", ours=True, version=found.version)
-    server.put(migration("m1", phase="Running", ours=True))
+    assert found == Migration("default", "m1", "vm1", "", uid=uid, version=found.version)
+    server.put(migration("m1", phase="Running"))
     assert not migrations.delete_migration(client, found)  # it has changed meanwhile
     (new,) = migrations.list_migrations(client)
     assert new.phase == "Running"

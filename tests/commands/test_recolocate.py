@@ -109,6 +109,21 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert without_settings(missing.stderr) == problem
 
 
+def test_a_namespace_or_a_vm_is_left_out(run: Any) -> None:
+    found = run("-A", "--exclude", "default/big", "--exclude", "default/fixed")
+    assert found.stdout.endswith("2 apart: 1 would migrate, 1 need a restart\n")
+    assert without_settings(found.stderr) == ""
+    assert "No VM is apart from its storage." in run("-A", "--exclude", "default").stdout
+
+
+@pytest.mark.parametrize("value", ["defualt", "default/bigg", "default/", ""])
+def test_an_exclusion_that_excludes_no_vm_is_named(run: Any, value: str) -> None:
+    found = run("-A", "--exclude", "default/big", "--exclude", value)
+    assert found.stdout.endswith("3 apart: 1 would migrate, 2 need a restart\n")
+    problem = f"Warning: --exclude {value}: no VM of this namespace or NAMESPACE/NAME found\n"
+    assert (found.exit_code, without_settings(found.stderr)) == (0, problem)
+
+
 @pytest.mark.parametrize(
     ("option", "others"), [("-A", "-n shop"), ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json")]
 )

@@ -63,10 +63,14 @@ class Cluster:
         self.server, self.client, self.log = server, client, Log()
         self.plans: list[list[Relocation]] = []  # the results of the next plans; after the last, nothing more to move
 
-    def add(self, name: str, target: str = "node-a", **status: object) -> Relocation:
-        self.server.put(*storage(name, target), vm(name), migratable(name, **status))  # type: ignore[arg-type]
-        self.server.put(vm_pod(name, "node-b", claims=[name]))
-        return Relocation(Move("default", name, "node-b", target, target), frozenset({"fast"}))
+    def add(self, name: str, target: str = "node-a", namespace: str = "default") -> Relocation:
+        claim, volume, server = storage(name, target)
+        own = [claim, vm(name), migratable(name), vm_pod(name, "node-b", claims=[name])]
+        for each in own:
+            each["metadata"]["namespace"] = namespace
+        volume["spec"]["claimRef"]["namespace"] = namespace
+        self.server.put(*own, volume, server)
+        return Relocation(Move(namespace, name, "node-b", target, target), frozenset({"fast"}))
 
     def run(self, relocations: list[Relocation], *steps: Step, limits: Limits | None = None) -> bool:
         presses, limits = Steps(*steps), limits or Limits(settle=0.0)
@@ -92,7 +96,7 @@ class Cluster:
 
         def step() -> None:
             name = next(each for each in reversed(self.created) if each.startswith(f"recolocate-{vm_name}-"))
-            self.server.put(migration(name, vm_name, phase, ours=True, **state))
+            self.server.put(migration(name, vm_name, phase, **state))
             if phase == "Succeeded":
                 self.server.put(migratable(vm_name, "node-a"))
 
@@ -186,6 +190,23 @@ def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:
     assert "Waiting for other migrations" in cluster.log.notes[0]
 
 
+def test_a_tenants_migration_with_the_label_of_recolocate_takes_no_slot_of_the_run(cluster: Cluster) -> None:
+    cluster.server.put(migration("held", "of-a-tenant", "Pending", labeled=True))
+    assert cluster.run([cluster.add("vm1")], cluster.set_phase("vm1", "Succeeded"))
+    assert cluster.stages == {"vm1": Stage.MOVED}
+    assert cluster.server.count("delete", MIGRATIONS) == 0
+
+
+def test_a_migration_that_a_tenant_replaces_by_another_one_holds_no_slot(cluster: Cluster) -> None:
+    def replace_migration() -> None:
+        item = migration(cluster.created[0], "vm1", "Scheduling", labeled=True)
+        cluster.server.put(item | {"metadata": item["metadata"] | {"uid": "another"}})
+
+    assert not cluster.run([cluster.add("vm1"), cluster.add("vm2", namespace="shop")], replace_migration, nothing)
+    assert len(cluster.created) == 2
+    assert cluster.log.changes[1] == ("vm1", "Failed", "the migration was deleted before it succeeded")
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -225,7 +246,7 @@ def test_a_migration_that_a_quota_blocks_is_deleted_after_a_minute(cluster: Clus
     vms = [cluster.add("vm1"), cluster.add("vm2")]
 
     def block() -> None:
-        item = migration(cluster.created[0], "vm1", "Pending", ours=True)
+        item = migration(cluster.created[0], "vm1", "Pending")
         item["status"]["conditions"] = [{"type": "migrationRejectedByResourceQuota", "status": "True"}]
         cluster.server.put(item)
 

@@ -49,14 +49,14 @@ def run_of(*relocations: Relocation, proven: frozenset[str] = FAST) -> Run:
     return Run(relocations, proven)
 
 
-def migrating(run: Run, now: float = 0.0, *, uncertain: bool = False) -> Run:
+def migrating(run: Run, uid: str = "uid-of-m1") -> Run:
     """Begin the migration of the first VM."""
-    return begun(run, run.relocations[0], "m1", now, uncertain=uncertain)
+    return begun(run, run.relocations[0], "m1", uid, 0.0)
 
 
 def view(phase: str = "Running", now: float = 1.0, sight: Object | None = None, **fields: object) -> View:
     """Build a view of the migration of the first VM."""
-    own = Migration("shop", "m1", "vm1", phase, "a", ours=True)
+    own = Migration("shop", "m1", "vm1", phase, "a", uid="uid-of-m1")
     return View(now, (replace(own, **fields),), {("shop", "vm1"): sight or at("a")})  # type: ignore[arg-type]
 
 
@@ -84,8 +84,7 @@ OTHER = Migration("shop", "x", "other", "Running", "c")
         (Limits(), [replace(OTHER, phase="Succeeded")] * 3, "vm1"),
         (Limits(cluster=2), [], "vm1"),
         (Limits(cluster=2), [OTHER], ""),
-        (Limits(parallel=2), [replace(OTHER, ours=True)], "vm1"),
-        (Limits(), [replace(OTHER, ours=True)], ""),
+        (Limits(), [replace(OTHER, blocked=QUOTA)] * 3, "vm1"),
         (Limits(), [replace(OTHER, source="a")], "vm1"),
         (Limits(), [replace(OTHER, source="a")] * 2, "vm2"),
         (Limits(per_node=1), [replace(OTHER, source="a")], "vm2"),
@@ -96,6 +95,20 @@ OTHER = Migration("shop", "x", "other", "Running", "c")
 def test_a_move_needs_a_free_slot(limits: Limits, others: list[Migration], expected: str) -> None:
     run = run_of(relocation("vm1", "a"), relocation("vm2", "b", "c"))
     assert name_of(next_move(run, View(0.0, tuple(others)), limits)) == expected
+
+
+def test_only_a_migration_that_the_run_created_takes_its_only_slot() -> None:
+    """A tenant's migration with the label of `recolocate` held it, and no other VM moved."""
+    run = migrating(run_of(relocation("vm1"), relocation("vm2", "c", "d")))
+    assert next_move(run, view("Running"), Limits()) is None
+    assert name_of(next_move(run, view("Running"), Limits(parallel=2))) == "vm2"
+    replaced = view("Pending", uid="uid-of-another-m1")
+    assert next_move(run, replaced, Limits()) is None
+    run = advance(run, replaced, Limits())
+    assert [each.detail for each in run.relocations] == ["the migration was deleted before it succeeded", ""]
+    elsewhere = replace(relocation("vm3", "c", "d"), move=replace(relocation("vm3", "c", "d").move, namespace="other"))
+    run = replace(run, relocations=(*run.relocations, elsewhere))
+    assert (name_of(next_move(run, replaced, Limits())), list(withdrawals(run, replaced))) == ("vm3", [])
 
 
 def test_two_vms_do_not_move_to_one_node_until_the_first_target_pod_is_bound() -> None:
@@ -109,7 +122,7 @@ def test_the_first_vm_of_a_storage_class_migrates_alone() -> None:
     first = next_move(both, View(0.0), Limits(parallel=3))
     assert first is not None
     assert first.canary
-    run = begun(both, first, "m1", 0.0)
+    run = begun(both, first, "m1", "uid-of-m1", 0.0)
     assert next_move(run, view(), Limits(parallel=3)) is None
     run = advance(run, view("Succeeded", now=10.0, sight=at("b")), Limits(settle=5))
     assert stages(run) == ["Settling", "Waiting"]
@@ -153,7 +166,7 @@ def test_a_new_plan_gives_a_skipped_vm_another_turn_unless_it_had_a_migration() 
         (view("Succeeded", sight=at("b")), Stage.MOVED, ""),
         (view("Succeeded", sight=at("c")), Stage.FAILED, "the VM runs on c, not on b"),
         (view("Succeeded", sight=at("b", phase="Failed")), Stage.MOVED, ""),
-        (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", ours=True),)), Stage.MOVED, ""),
+        (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", uid="uid-of-m1"),)), Stage.MOVED, ""),
         (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
         (view("Failed"), Stage.FAILED, "the migration failed"),
         (view("Failed", sight=at("b")), Stage.SKIPPED, "another migration has moved the VM to its storage"),
@@ -167,7 +180,9 @@ def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str)
     run = advance(migrating(run_of(relocation(), relocation("vm2"))), seen, Limits())
     (first, _) = run.relocations
     assert (first.stage, first.detail) == (stage, detail)
-    assert run.stopped == (f"shop/vm1: {detail}" if stage is Stage.FAILED else "")
+    contained = detail == "the migration was deleted before it succeeded"
+    assert run.stopped == (f"shop/vm1: {detail}" if stage is Stage.FAILED and not contained else "")
+    assert (run.failed, first.contained) == (stage is Stage.FAILED, contained)
 
 
 WITHDRAWN: dict[str, tuple[View, str, str]] = {
@@ -188,12 +203,13 @@ WITHDRAWN: dict[str, tuple[View, str, str]] = {
 @pytest.mark.parametrize("case", WITHDRAWN)
 def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(case: str) -> None:
     seen, why, stops = WITHDRAWN[case]
-    (found,) = withdrawals(seen)
-    assert found[0] == seen.migrations[0]
     running = migrating(run_of(relocation(), relocation("vm2")))
+    (found,) = withdrawals(running, seen)
+    assert found[0] == seen.migrations[0]
     run = withdrawn(running, *found)
     assert [(each.stage, each.detail) for each in run.relocations] == [(Stage.SKIPPED, why), (Stage.WAITING, "")]
     assert run.stopped == stops
+    assert list(withdrawals(run_of(relocation()), seen)) == []  # of an earlier run, or of another client
     assert withdrawn(running, replace(found[0], name="of an earlier run"), why) == running
 
 
@@ -202,11 +218,11 @@ def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(
     [
         view("Running", sight=at("a", **EVACUATED)),
         view("Scheduling"),
-        view("Scheduling", sight=at("a", **EVACUATED), ours=False),
+        view("Scheduling", sight=at("a", **EVACUATED), uid="uid-of-another-m1"),
         view("Scheduling", sight=at("a", **EVACUATED), deleting=True),
-        View(1.0, (Migration("shop", "m1", "vm1", "Pending", ours=True),)),
+        View(1.0, (Migration("shop", "m1", "vm1", "Pending", uid="uid-of-m1"),)),
         view("Pending", now=60.0, blocked=QUOTA),
-        view("Pending", now=1000.0, blocked=QUOTA, ours=False),
+        view("Pending", now=1000.0, blocked=QUOTA, name="m2"),
         view("Pending", now=300.0),
         view("Scheduling", now=1000.0),
     ],
@@ -216,7 +232,7 @@ def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(
     ],
 )  # fmt: skip
 def test_no_other_migration_is_deleted(seen: View) -> None:
-    assert list(withdrawals(seen)) == []
+    assert list(withdrawals(migrating(run_of(relocation())), seen)) == []
 
 
 def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run() -> None:
@@ -237,10 +253,11 @@ def test_a_vm_that_is_stopped_while_it_is_watched_does_not_prove_its_storage_cla
 
 
 def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() -> None:
-    run = migrating(run_of(relocation()), uncertain=True)
+    run = migrating(run_of(relocation()), uid="")
     again = advance(run, View(1.0, (), {("shop", "vm1"): at("a")}), Limits())
     assert again == run_of(relocation())
-    assert stages(advance(run, view("Pending"), Limits())) == ["Migrating"]
+    run = advance(run, view("Pending"), Limits())
+    assert [(each.stage, each.uid) for each in run.relocations] == [(Stage.MIGRATING, "uid-of-m1")]
 
 
 @pytest.mark.parametrize(
@@ -270,6 +287,20 @@ def test_the_first_vm_of_a_storage_class_is_watched(
     (first,) = run.relocations
     assert (first.stage, first.detail) == (stage, detail)
     assert run.proven == (FAST if stage is Stage.MOVED else frozenset())
+
+
+def test_a_vm_that_is_paused_after_its_migration_stops_its_namespace_only() -> None:
+    """A tenant paused a VM after its migration, and no VM of any other tenant moved."""
+    other = relocation("vm3", "c", "d")
+    other = replace(other, move=replace(other.move, namespace="other"))
+    run = migrating(run_of(replace(relocation(), canary=True), relocation("vm2"), other, proven=frozenset()))
+    run = advance(run, view("Succeeded", sight=at("b")), Limits())
+    run = advance(run, View(2.0, (), {("shop", "vm1"): at("b", {"type": "Paused", "status": "True"})}), Limits())
+    assert (stages(run), run.stopped, run.failed) == (["Failed", "Waiting", "Waiting"], "", True)
+    following = next_move(run, View(2.0), Limits())
+    assert (name_of(following), following and following.canary) == ("vm3", True)
+    assert not run.finished(Limits())
+    assert updated(run, replace(other, stage=Stage.MOVED)).finished(Limits())
 
 
 def test_a_vm_that_was_not_ready_before_need_not_be_ready_after() -> None:

@@ -279,6 +279,7 @@ class ApiServer:
         item = {"kind": KINDS[request.plural]} | deepcopy(request.body)
         item["metadata"]["namespace"] = _namespace_of(request)
         item["metadata"].setdefault("name", f"{item['metadata'].get('generateName', '')}x7k2p")
+        item["metadata"]["uid"] = f"uid-of-{item['metadata']['name']}"
         if request.query.get("dryRun") == "All":
             return connection.answer(201, item)
         with self._lock:

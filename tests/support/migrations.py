@@ -25,13 +25,16 @@ def migratable(
     return built
 
 
-def migration(name: str = "m1", vm: str = "vm1", phase: str = "Running", *, ours: bool = False, **state: Any) -> Object:
+def migration(
+    name: str = "m1", vm: str = "vm1", phase: str = "Running", *, labeled: bool = False, **state: Any
+) -> Object:
     """Build a migration; unknown keywords go into its status.migrationState."""
-    labels = {"kubevirt-scheduler/recolocate": "true"} if ours else {}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-of-{name}"}
+    metadata |= {"labels": {"kubevirt-scheduler/recolocate": "true"}} if labeled else {}
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "metadata": metadata,
         "spec": {"vmiName": vm},
         "status": {"phase": phase, "migrationState": state},
     }

@@ -32,18 +32,23 @@ SECRETS_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The VMs to report on. `namespace` is None for all namespaces."""
+    """The VMs to report on. `namespace` is None for all namespaces. `excluded` are namespaces, and NAMESPACE/NAME."""
 
     namespace: str | None
     selector: JsonObject
+    excluded: frozenset[str] = frozenset()
 
     def selects(self, machine: Machine, inventory: Inventory) -> bool:
         """Return whether a VM is in the namespace and has the labels."""
-        if self.namespace not in (None, machine.namespace):
+        if self.namespace not in (None, machine.namespace) or self.excludes(*machine.key):
             return False
         key = machine.namespace, machine.name
         owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
+
+    def excludes(self, namespace: str, name: str) -> frozenset[str]:
+        """Return what excludes a VM, empty if nothing does."""
+        return self.excluded & {namespace, f"{namespace}/{name}"}
 
     @property
     def not_found(self) -> str:

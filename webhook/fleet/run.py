@@ -44,7 +44,7 @@ IN_FLIGHT = (Stage.MIGRATING, Stage.SETTLING)
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A VirtualMachineInstanceMigration. `ours` means that a `recolocate` created it; `source` is the VMI's node.
+    """A VirtualMachineInstanceMigration. `source` is the VMI's node.
 
     `version` is the resource version. `failure` says why the migration failed, `blocked` why KubeVirt doesn't start it.
     `seen` is when the run saw it first, in monotonic seconds.
@@ -55,7 +55,7 @@ class Migration:
     vmi: str
     phase: str
     source: str = ""
-    ours: bool = False
+    uid: str = ""
     deleting: bool = False
     version: str = ""
     failure: str = ""
@@ -108,8 +108,9 @@ class Limits:
 class Relocation:
     """One VM of a run. `canary` means that its StorageClasses aren't proven yet: it migrates alone.
 
-    `classes` are the StorageClasses of its claims. `uncertain` means that the API server didn't answer the request that
-    creates the migration. `since` is when the stage began. `detail` says why the VM failed or was skipped.
+    `classes` are the StorageClasses of its claims. `uid` is that of the migration, empty if the API server has not
+    answered the request that creates it. `since` is when the stage began. `detail` says why the VM failed or was
+    skipped. `contained` means that a user of the namespace may have caused the failure: it stops the run only there.
     """
 
     move: Move
@@ -117,9 +118,15 @@ class Relocation:
     stage: Stage = Stage.WAITING
     migration: str = ""
     canary: bool = False
-    uncertain: bool = False
+    uid: str = ""
     since: float = 0.0
     detail: str = ""
+    contained: bool = False
+
+    def owns(self, migration: Migration) -> bool:
+        """Return whether the run created this migration. A user can replace it by another one of the same name."""
+        key = self.move.namespace, self.migration
+        return self.stage in IN_FLIGHT and key == migration.key and self.uid in ("", migration.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,11 @@ class Run:
         """Return how many VMs the run has moved."""
         return sum(each.stage is Stage.MOVED for each in self.relocations)
 
+    @property
+    def failed(self) -> bool:
+        """Return whether a VM failed, or the run was stopped."""
+        return bool(self.stopped) or any(each.stage is Stage.FAILED for each in self.relocations)
+
     def finished(self, limits: Limits) -> bool:
         """Return whether nothing runs and nothing more may be created."""
         if self.in_flight:
@@ -155,14 +167,18 @@ class Run:
         """Yield the relocations that may still begin."""
         if self.stopped or (limits.most is not None and self.begun >= limits.most):
             return iter(())
-        return (each for each in self.relocations if each.stage is Stage.WAITING)
+        closed = {each.move.namespace for each in self.relocations if each.contained}
+        waiting = (each for each in self.relocations if each.stage is Stage.WAITING)
+        return (each for each in waiting if each.move.namespace not in closed)
 
 
 def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     """Return the next relocation for which a slot is free now, or None. The view must show all migrations."""
-    in_flight, unfinished = run.in_flight, [each for each in view.migrations if each.unfinished]
-    ours = sum(each.ours for each in unfinished)
-    if len(unfinished) >= limits.slots or ours >= limits.parallel or any(each.canary for each in in_flight):
+    # KubeVirt counts a migration from the creation of its target pod on: `findRunningMigrations` in
+    # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L2440
+    in_flight, unfinished = run.in_flight, [each for each in view.migrations if each.unfinished and not each.blocked]
+    migrating = sum(each.stage is Stage.MIGRATING for each in in_flight)
+    if len(unfinished) >= limits.slots or migrating >= limits.parallel or any(each.canary for each in in_flight):
         return None
     # The guard counts a target pod only once it is bound.
     early = {each.key for each in unfinished if each.phase in EARLY_PHASES}
@@ -170,17 +186,17 @@ def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     for relocation in run.startable(limits):
         canary = not relocation.classes <= run.proven
         leaving = sum(each.source == relocation.move.source for each in unfinished)
-        if leaving >= max(1, min(MAX_PER_NODE, limits.per_node)) or (canary and (in_flight or ours)):
+        if leaving >= max(1, min(MAX_PER_NODE, limits.per_node)) or (canary and in_flight):
             continue
         if relocation.move.target not in expecting_pods:
             return replace(relocation, canary=canary)
     return None
 
 
-def withdrawals(view: View) -> Iterator[tuple[Migration, str]]:
-    """Yield our migrations to delete, each with the reason: KubeVirt can still cancel them at no cost."""
+def withdrawals(run: Run, view: View) -> Iterator[tuple[Migration, str]]:
+    """Yield the run's migrations to delete, each with the reason: KubeVirt can still cancel them at no cost."""
     for each in view.migrations:
-        if not each.ours or each.deleting or each.phase not in EARLY_PHASES:
+        if each.deleting or each.phase not in EARLY_PHASES or not any(one.owns(each) for one in run.in_flight):
             continue
         if text(view.vmis.get((each.namespace, each.vmi)), "status", "evacuationNodeName"):
             yield each, EVACUATES
@@ -193,17 +209,16 @@ def withdrawals(view: View) -> Iterator[tuple[Migration, str]]:
 def withdrawn(run: Run, migration: Migration, why: str) -> Run:
     """Record that a migration was deleted before it started. A queued one stops the run: others would not start."""
     for each in run.in_flight:
-        if (each.move.namespace, each.migration) == migration.key:
+        if each.owns(migration):
             run = skipped(run, each, why)
             if why == QUEUED:
                 run = stopped(run, f"{'/'.join(each.move.key)}: {why}")
     return run
 
 
-def begun(run: Run, relocation: Relocation, migration: str, now: float, *, uncertain: bool = False) -> Run:
-    """Record that the migration of a relocation was created, or, if `uncertain`, that it may have been."""
-    changed = replace(relocation, stage=Stage.MIGRATING, migration=migration, since=now, uncertain=uncertain)
-    return updated(run, changed)
+def begun(run: Run, relocation: Relocation, migration: str, uid: str, now: float) -> Run:
+    """Record that the migration of a relocation was created, or, without `uid`, that it may have been."""
+    return updated(run, replace(relocation, stage=Stage.MIGRATING, migration=migration, uid=uid, since=now))
 
 
 def skipped(run: Run, relocation: Relocation, detail: str) -> Run:
@@ -231,7 +246,7 @@ def replanned(run: Run, plan: Iterable[Relocation]) -> Run:
 
 
 def advance(run: Run, view: View, limits: Limits) -> Run:
-    """Return the run after the cluster was read again. A failed migration stops the run."""
+    """Return the run after the cluster was read again. A failed migration stops the run, or only its namespace."""
     for relocation in run.in_flight:
         if relocation.stage is Stage.SETTLING:
             changed = _settled(relocation, view, 0.0 if run.stopped else limits.settle)
@@ -240,7 +255,7 @@ def advance(run: Run, view: View, limits: Limits) -> Run:
         if changed.stage is Stage.SETTLING and (run.stopped or not changed.canary):
             changed = replace(changed, stage=Stage.MOVED)
         run = updated(run, changed)
-        if changed.stage is Stage.FAILED:
+        if changed.stage is Stage.FAILED and not changed.contained:
             run = stopped(run, f"{'/'.join(changed.move.key)}: {changed.detail}")
         elif changed.stage is Stage.MOVED and relocation.stage is Stage.SETTLING and not run.stopped:
             run = replace(run, proven=run.proven | changed.classes)
@@ -249,15 +264,15 @@ def advance(run: Run, view: View, limits: Limits) -> Run:
 
 def _migrated(relocation: Relocation, view: View) -> Relocation:
     move = relocation.move
-    found = {each.key: each for each in view.migrations}.get((move.namespace, relocation.migration))
+    found = next(filter(relocation.owns, view.migrations), None)
     vmi = view.vmis.get(move.key)
     arrived = text(vmi, "status", "nodeName") == move.target
     if _is_stopping(vmi):  # KubeVirt ends the migration with the VMI
         return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped during the migration")
     if found is not None and found.unfinished:
-        return relocation
-    if found is None and relocation.uncertain and not arrived:
-        return replace(relocation, stage=Stage.WAITING, migration="", canary=False, uncertain=False)
+        return replace(relocation, uid=found.uid)
+    if found is None and not relocation.uid and not arrived:
+        return replace(relocation, stage=Stage.WAITING, migration="", canary=False)
     if (found is None and arrived) or (found is not None and found.phase == "Succeeded"):
         if text(vmi, "status", "phase") == "Running" and not arrived:
             detail = f"the VM runs on {text(vmi, 'status', 'nodeName')}, not on {move.target}"
@@ -268,7 +283,7 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
     if arrived:  # another client's migration was first, so KubeVirt couldn't place the target pod of this one
         return replace(relocation, stage=Stage.SKIPPED, detail="another migration has moved the VM to its storage")
     detail = (found.failure or "the migration failed") if found else "the migration was deleted before it succeeded"
-    return replace(relocation, stage=Stage.FAILED, detail=detail)
+    return replace(relocation, stage=Stage.FAILED, detail=detail, contained=found is None)
 
 
 def _is_stopping(vmi: JsonObject | None) -> bool:
@@ -285,7 +300,7 @@ def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
         return replace(relocation, stage=Stage.FAILED, detail="the VM stopped running after the migration")
     if has_condition(vmi, "Paused"):
         detail = f"the VM is paused after the migration: {text(condition(vmi, 'Paused'), 'reason')}"
-        return replace(relocation, stage=Stage.FAILED, detail=detail)
+        return replace(relocation, stage=Stage.FAILED, detail=detail, contained=True)
     if view.now - relocation.since < settle:
         return relocation
     if relocation.move.ready and not has_condition(vmi, "Ready"):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import click
 
@@ -52,6 +53,13 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 @all_namespaces_option("Select the VMs of all namespaces.")
 @namespace_option
 @selector_option
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="NAMESPACE[/NAME]",
+    shell_complete=complete("namespace"),
+    help="Leave out a namespace, or a VM. Can be repeated.",
+)
 @click.option("--yes", is_flag=True, help="Migrate the VMs. Without --yes, the command only prints the plan.")
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Migrate at most N VMs.")
 @click.option(
@@ -79,6 +87,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     all_namespaces: bool,
     namespace: str | None,
     selector: str,
+    exclude: tuple[str, ...],
     yes: bool,
     most: int | None,
     parallel: int,
@@ -101,6 +110,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate -A
       kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
       kubevirt-scheduler recolocate -n shop vm1 --yes
+      kubevirt-scheduler recolocate -A --exclude lab --exclude shop/db --yes
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
@@ -113,7 +123,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         supported = supports_added_node_selector(cluster)
     if not supported:
         raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
-    scope = Scope(None if all_namespaces else namespace or cluster.namespace, parse_selector(selector))
+    where = None if all_namespaces else namespace or cluster.namespace
+    scope = Scope(where, parse_selector(selector), frozenset(exclude))
     rates = read_rates(prometheus, prometheus_token)
     plan = partial(_plan, cluster, scope, names, webhook.predicting, rates)
     proposals = plan(is_first=True)
@@ -156,6 +167,11 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     known = {each.machine.name for each in statuses}
     if is_first and (missing := min(set(names) - known, default="")):
         raise BadInput(not_found("vm", missing, scope.namespace, known))
+    found = chain.from_iterable(scope.excludes(*key) for key in (*inventory.vms, *inventory.vmis))
+    for unknown in sorted(scope.excluded.difference(found)) if is_first else ():
+        click.echo(
+            printable(f"Warning: --exclude {unknown}: no VM of this namespace or NAMESPACE/NAME found"), err=True
+        )
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
     chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]

@@ -68,7 +68,7 @@ def _migration(item: JsonObject) -> Migration:
         text(item, "spec", "vmiName"),
         text(item, "status", "phase"),
         text(state, "sourceNode"),
-        ours=LABEL in mapping(metadata, "labels"),
+        uid=text(metadata, "uid"),
         deleting=is_terminating(item),
         version=text(metadata, "resourceVersion"),
         failure=text(state, "failureReason"),
@@ -76,16 +76,21 @@ def _migration(item: JsonObject) -> Migration:
     )
 
 
-def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:
-    """Create the migration of a VM to its target node. It may already exist under this name. Raises ClusterError."""
+def create_migration(cluster: ClusterClient, move: Move, name: str) -> str:
+    """Create the migration of a VM to its target node, and return its UID. Raises ClusterError.
+
+    The UID is empty if the migration already exists under this name.
+    """
     metadata = {"name": name, "labels": {LABEL: "true"}, "annotations": ANNOTATIONS}
     spec = {"vmiName": move.name, "addedNodeSelector": {HOSTNAME: move.hostname}}
     body = {"apiVersion": "kubevirt.io/v1", "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        cluster.send("POST", f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}", body, REQUEST_TIMEOUT)
+        path = f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}"
+        return text(cluster.send("POST", path, body, REQUEST_TIMEOUT), "metadata", "uid")
     except ClusterError as error:
         if error.code != 409:  # 409: an earlier request that got no answer has created it
             raise
+        return ""
 
 
 def delete_migration(cluster: ClusterClient, migration: Migration) -> bool:

@@ -100,6 +100,9 @@ class Reporter:
         left = [(each.move.namespace, each.migration) for each in run.relocations if each.stage in IN_FLIGHT]
         if run.stopped:  # first, because standard output may be closed
             self.note(f"Stopped: {run.stopped}")
+        for each in run.relocations:
+            if each.contained:
+                self.note(f"Stopped in namespace {each.move.namespace}: {each.move.name}: {each.detail}")
         for namespace, name in left:
             self.note(f"Still running: migration {name} in namespace {namespace}")
         if self._as_json:
@@ -159,7 +162,7 @@ class MigrationRun:
             if not self._is_over():
                 self._presses.sleep(POLL)
         self._report.end(self._run)
-        return not self._run.stopped
+        return not self._run.failed
 
     def _is_over(self) -> bool:
         """Return whether nothing is left to do. After a plan that has moved a VM, others may fit: it plans again."""
@@ -179,7 +182,6 @@ class MigrationRun:
             self._create(self._look(migrations.list_migrations(self._cluster)))
 
     def _create(self, view: View) -> None:
-        self._withdraw(view)  # migrations of an earlier run
         candidate = runs.next_move(self._run, view, self._limits)
         if candidate is None:
             self._list_at = self._clock() + LIST_INTERVAL
@@ -189,7 +191,7 @@ class MigrationRun:
             candidate = runs.next_move(self._run, view, self._limits)
 
     def _withdraw(self, view: View) -> None:
-        for migration, why in runs.withdrawals(view):
+        for migration, why in runs.withdrawals(self._run, view):
             vmi = f"{migration.namespace}/{migration.vmi}"
             self._report.note(f"{vmi}: deleting migration {migration.name}: {why}")
             if migrations.delete_migration(self._cluster, migration):
@@ -201,7 +203,6 @@ class MigrationRun:
 
     def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
-        keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
         vmis = {key: vmi for key in keys if (vmi := self._cluster.get(VMIS.object_path(key), REQUEST_TIMEOUT))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
         known = [self._completed(each) for each in found if each.unfinished or each.key in current]
@@ -238,10 +239,10 @@ class MigrationRun:
             return True
         name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
         try:
-            migrations.create_migration(self._cluster, result, name)
+            uid = migrations.create_migration(self._cluster, result, name)
         except ClusterError as error:
             return self._not_created(current, name, error)
-        self._change(runs.begun(self._run, current, name, self._clock()))
+        self._change(runs.begun(self._run, current, name, uid, self._clock()))
         return True
 
     def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
@@ -258,7 +259,7 @@ class MigrationRun:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):
             raise error
         if error.code in SERVER_ERRORS or error.code >= 500:
-            self._change(runs.begun(self._run, candidate, name, self._clock(), uncertain=True))
+            self._change(runs.begun(self._run, candidate, name, "", self._clock()))
             raise error
         self._change(runs.skipped(self._run, candidate, str(error)))
         return False
