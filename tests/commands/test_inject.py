@@ -20,6 +20,7 @@ from tests.support.builders import (
     node,
     pod,
     request,
+    share_manager,
     storage,
     virt_launcher,
     volume,
@@ -125,6 +126,39 @@ def test_a_vm_is_printed_as_its_next_pod(run: RunInject, tmp_path: Path) -> None
     (found,) = yaml_output(run(write_yaml(tmp_path, vm(volumes=volumes))))
     assert (found["kind"], found["metadata"]["annotations"]["kubevirt.io/domain"]) == ("Pod", "vm1")
     assert found["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+
+
+MODES: Object = {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem"}
+DATA_VOLUME: Object = {"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": {"name": "new"}}
+SERVED = [claim("new"), volume("new"), share_manager("vol-new")]
+# The objects of a file besides a VM that mounts the claim `new`, the spec of its DataVolume, and why it has no node.
+MANIFESTS: dict[str, tuple[list[Object], Object, Reason | None]] = {
+    "no claim": ([], {}, Reason.CLAIM_NOT_FOUND),
+    "a claim": ([claim("new", volume="")], {}, Reason.CLAIM_NOT_BOUND),
+    "what serves it, too": (SERVED, {}, None),
+    "a DataVolume": ([DATA_VOLUME | {"spec": {"pvc": MODES}}], {}, Reason.CLAIM_NOT_BOUND),
+    "a DataVolume of the VM": ([], {"storage": MODES}, Reason.CLAIM_NOT_BOUND),
+    "modes that CDI chooses": ([], {"storage": {"resources": {}}}, Reason.CLAIM_NOT_FOUND),
+    "malformed": ([node(allocatable={"cpu": "x"})], {}, Reason.CLAIM_NOT_FOUND),
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_the_objects_of_the_file_count(run: RunInject, tmp_path: Path, case: str) -> None:
+    """`inject -f examples/vm.yaml` said ClaimNotFound, though the claim is in that file."""
+    objects, data_volume, reason = MANIFESTS[case]
+    built = vm(volumes=[{"name": "a", "dataVolume": {"name": "new"}}])
+    built["spec"]["dataVolumeTemplates"] = [{"metadata": {"name": "new"}, "spec": data_volume}]
+    (decided,) = json_output(run(write_yaml(tmp_path, built, *objects), "-o", "json"))
+    assert [each["reason"] for each in decided["decision"]["claims"]] == [reason]
+
+
+def test_an_object_of_the_cluster_counts_instead_of_the_same_one_in_the_file(run: RunInject, tmp_path: Path) -> None:
+    content = [claim(volume=""), virt_launcher()]
+    (decided,) = json_output(
+        run(write_yaml(tmp_path, {"apiVersion": "v1", "kind": "List", "items": content}), "-o", "json")
+    )
+    assert decided["decision"]["reason"] == Reason.CO_SCHEDULED
 
 
 def test_a_manifest_without_a_namespace_is_one_of_the_context(tmp_path: Path) -> None:

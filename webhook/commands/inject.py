@@ -15,7 +15,7 @@ from webhook.placement import injector
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.patch import apply_patch
-from webhook.reading import documents, kubernetes_yaml
+from webhook.reading import documents, kubernetes_yaml, snapshot
 from webhook.reading.documents import Document, Kind
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
@@ -38,8 +38,9 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
-    and objects of other kinds unchanged. It changes nothing in the cluster. Without a snapshot, it reads the objects
-    that the decision needs from the cluster of the kubeconfig.
+    and objects of other kinds unchanged. Claims and other objects count if the cluster doesn't have them yet. The
+    command changes nothing in the cluster. Without a snapshot, it reads the objects that the decision needs from the
+    cluster of the kubeconfig.
 
     \b
     Examples:
@@ -51,6 +52,8 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
     fleet, results = read_fleet(snapshots, live), list[Reviewed]()
+    for document in received:
+        snapshot.add_missing(fleet.inventory, document, fleet.namespace)
     mutated = [each.map_objects(partial(_mutate, fleet, results, each)) for each in received]
     match output:
         case "yaml":

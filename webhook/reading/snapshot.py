@@ -1,11 +1,11 @@
 """Load a snapshot: read files that `kubevirt-scheduler snapshot` or `kubectl get -o yaml` wrote."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from webhook.cluster.caches.store import parse_time
 from webhook.cluster.kind import Kind, MalformedObject
-from webhook.cluster.kinds import TOOL_KINDS, kinds
+from webhook.cluster.kinds import CLAIMS, PODS, TOOL_KINDS, VIRTUAL_MACHINES, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
@@ -37,13 +37,37 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     return inventory, description
 
 
-def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject) -> None:
+def add_missing(inventory: Inventory, document: Document, namespace: str) -> None:
+    """Add those objects of a manifest that the cluster doesn't have yet, except the Pods and VMs, which are decided on.
+
+    `namespace` is that of the objects that name none. The claims of DataVolumes count, too.
+    """
+    for version_and_kind, item in document.objects():
+        found = [(kind, item) for kind in kinds("") if kind.is_of(*version_and_kind)]
+        found += [(CLAIMS, claim) for claim in _claims_to_create(version_and_kind[1], item)]
+        for kind, each in found:
+            own = {"namespace": text(item, "metadata", "namespace") or namespace or "default"}
+            if kind not in (PODS, VIRTUAL_MACHINES):
+                _put(inventory, document, kind, each | {"metadata": own | mapping(each, "metadata")}, replace=False)
+
+
+def _claims_to_create(kind: str, item: JsonObject) -> Iterator[JsonObject]:
+    """Yield the claims that CDI creates for a DataVolume, or for a VM. Each has the name of its DataVolume."""
+    for volume in [item] if kind == "DataVolume" else mappings(item, "spec", "dataVolumeTemplates"):
+        spec = mapping(volume, "spec", "pvc") or mapping(volume, "spec", "storage")
+        if "accessModes" in spec:  # otherwise CDI chooses them by its StorageProfile
+            yield {"metadata": mapping(volume, "metadata"), "spec": spec}
+
+
+def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject, *, replace: bool = True) -> None:
     try:
         fact = kind.extract(item)
     except MalformedObject as error:
         name, problem = error.args
         inventory.malformed.append(str(document.error(f"{kind.name} {name}".rstrip() + f": {problem}")))
     else:
+        if not replace and fact is not None and inventory.store.table(kind.fact).find(*fact.key):
+            return
         inventory.keep(kind.name, item)
         if fact is not None:
             inventory.store.put(fact)
