@@ -25,6 +25,7 @@ from tests.support.builders import (
     pinned_vm_pod,
     pod,
     request,
+    share_manager_pod,
     storage,
     virtual_machine,
     volume,
@@ -224,11 +225,18 @@ def linux(kernel: str) -> Object:
     return found
 
 
-def cached_vm(claim: str = "disk1", **disk: str) -> Object:
-    """A VMI whose disk has these fields; without any, its claim is shared by virtiofs."""
+def cached_vm(**disk: str) -> Change:
+    """Run a VM whose disk has these fields; without any, its claim is shared by virtiofs."""
     devices = {"disks": [{"name": "root"} | disk]} if disk else {"filesystems": [{"name": "root"}]}
-    volumes = [{"name": "root", "persistentVolumeClaim": {"claimName": claim}}]
-    return vmi() | {"spec": {"domain": {"devices": devices}, "volumes": volumes}}
+    volumes = [{"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}]
+    return put(vmi() | {"spec": {"domain": {"devices": devices}, "volumes": volumes}}, vm_pod())
+
+
+def runs_old_server(version: str) -> Change:
+    """Let the share-manager of disk1 run the image of another version of Longhorn, and another pod use the volume."""
+    server = share_manager_pod("vol-disk1", node="node-a")
+    server["spec"]["containers"] = [{"name": "share-manager", "image": f"r:5000/share-manager:{version}@sha256:1.7.2"}]
+    return put(server, vm_pod(), pod("backup", claims=["disk1"], node="node-a"))
 
 
 def setting(name: str, value: str) -> Change:
@@ -267,18 +275,36 @@ BEFORE_CASES: dict[str, Case] = {
     "old KubeVirt": ("kubevirt", "ok", "recolocate cannot migrate", put(kubevirt("v1.5.2"))),
     "no Longhorn": ("longhorn", "failure", "not installed in namespace longhorn-system", remove(longhorn(""))),
     "new Longhorn": ("longhorn", "ok", "deletes a VM's pod", put(longhorn("v1.12.0-rc1"))),
+    "an old share-manager": (
+        "known-bugs", "warning", "share-managers of Longhorn v1.8.1 still run: 1: users", runs_old_server("v1.8.1")
+    ),
+    "an old share-manager, and Longhorn with the bug": (
+        "known-bugs", "warning", "Longhorn v1.8.0: users", runs_old_server("v1.8.1"), put(longhorn("v1.8.0"))
+    ),
+    "a share-manager of an unknown version": ("known-bugs", "ok", "no known bug", runs_old_server("latest")),
     "a new kernel": ("known-bugs", "warning", "6.19 or newer: node-a)", put(linux("7.0.8-200.fc44.x86_64"))),
     "a new kernel, and Longhorn with the cure": (
         "known-bugs", "ok", "no known bug of Longhorn v1.11.3", put(linux("7.0.8"), longhorn("v1.11.3"))
     ),
     "an old kernel": ("loopback-nfs", "warning", "lacks PR_SET_IO_FLUSHER: 1 (node-a)", put(linux("5.4.0-216-gen"))),
     "Longhorn without the flusher": ("loopback-nfs", "warning", "v1.7.2 does not set", put(longhorn("v1.7.2"))),
-    "a cached disk": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", put(cached_vm(cache="writeback"))),
-    "virtiofs": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", put(cached_vm())),
+    "a cached disk": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm(cache="writeback")),
+    "virtiofs": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm()),
     "a cached disk, and an old kernel": (
-        "loopback-nfs", "failure", "1 (default/vm1); the kernel", put(cached_vm(cache="writeback"), linux("5.4.0"))
+        "loopback-nfs", "failure", "1 (default/vm1); the kernel", cached_vm(cache="writeback"), put(linux("5.4.0"))
     ),
-    "no cache": ("loopback-nfs", "ok", "no VM writes to an NFS volume", put(cached_vm(cache="none"))),
+    "an old share-manager without the flusher": (
+        "loopback-nfs", "warning", "of Longhorn v1.7.2 still run: 1; they do not set", runs_old_server("v1.7.2")
+    ),
+    "a cached disk, and its old share-manager": (
+        "loopback-nfs", "failure", "1 (default/vm1); share-managers of Longhorn v1.7.2 still run: 1",
+        cached_vm(), runs_old_server("v1.7.2"),
+    ),
+    "a cached disk, and a new share-manager of an old Longhorn": (
+        "loopback-nfs", "warning", "over NFS: 1 (default/vm1)",
+        cached_vm(), runs_old_server("v1.7.3"), put(longhorn("v1.7.2")),
+    ),
+    "no cache": ("loopback-nfs", "ok", "no VM writes to an NFS volume", cached_vm(cache="none")),
     "claims of other kinds": ("claims", "warning", "none (Block: 1)", put(*OTHER_CLAIMS)),
     "no right to install": (
         "rights", "failure", f"in namespace {NAME}: create clusterroles, create leases",
@@ -292,7 +318,7 @@ AFTER_CASES: dict[str, Case] = {
         forbid(("get", "mutatingwebhookconfigurations")),
     ),
     "a cached disk of an opted-in VM": (
-        "loopback-nfs", "warning", "NFS: 1 (default/vm1)", put(cached_vm(cache="writethrough"), OPTED_IN_HERE)
+        "loopback-nfs", "warning", "NFS: 1 (default/vm1)", cached_vm(cache="writethrough"), put(OPTED_IN_HERE)
     ),
     "no Deployment": ("replicas", "failure", "no Deployment matches the selector", remove(deployment())),
     "one replica not ready": ("replicas", "warning", "1 of 2 replicas", put(replica("b", phase="Running"))),
@@ -409,6 +435,36 @@ def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster
         ("warning", "nodes with a PreferNoSchedule taint: 5 of 9 (node-b, node-c, node-d, node-e, node-f)"),
         ("warning", "nodes with over 90% of their allocatable pods: 1 (node-y: 100%)"),
     ]
+
+
+DELETES = "auto-delete-pod-when-volume-detached-unexpectedly"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "keeps"),
+    [
+        (DELETES, "false", True),
+        (DELETES, "true", False),
+        (f"blacklist-for-{DELETES}", "apps/StatefulSet;kubevirt.io/VirtualMachineInstance", True),
+        (f"blacklist-for-{DELETES}", "apps/StatefulSet", False),
+    ],
+)
+def test_a_setting_of_longhorn_keeps_the_pods_of_vms(
+    run: RunDoctor, cluster: Cluster, name: str, value: str, keeps: bool
+) -> None:
+    cluster.server.put(longhorn("v1.12.0"), named("Setting", name, "longhorn-system", value=value))
+    ((_, finding),) = findings(run("--pre", "-o", "json"), "longhorn")
+    assert finding.startswith("Longhorn v1.12.0")
+    assert ("deletes a VM's pod" not in finding) is keeps
+
+
+def test_the_users_of_an_old_share_manager_are_named(run: RunDoctor, cluster: Cluster) -> None:
+    """An upgrade of Longhorn changes no share-manager that runs: `doctor` said that there was no known bug."""
+    runs_old_server("v1.8.1")(cluster)
+    (advice,) = (
+        each["advice"] for each in json.loads(run("-o", "json").stdout)["checks"] if each["check"] == "known-bugs"
+    )
+    assert advice.endswith("upgrades its server: VM default/vm1, pod default/backup")
 
 
 def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(

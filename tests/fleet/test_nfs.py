@@ -1,5 +1,7 @@
 """Which VMs loopback NFS exposes, and which can leave NFS (docs/explanation/loopback-nfs.md, guides/leave-nfs.md)."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.builders import Object, claim, hotplug_pod, node, pod, storage, volume
@@ -36,6 +38,10 @@ ROOT, DATA, BLOCK = ({"name": name} for name in ("root", "data", "block"))
 CACHED = {"cache": "writeback"}
 
 
+def runs(version: str, servers: Servers = NEW) -> Servers:
+    return replace(servers, running={"vol-root": version})
+
+
 # A cluster, its servers, the claims that the VM writes through the page cache, and whether it is exposed.
 EXPOSED: dict[str, tuple[list[Object], Servers, list[str], bool]] = {
     "no cache": (running(ROOT, DATA | {"cache": "none"}), OLD, [], False),
@@ -43,6 +49,9 @@ EXPOSED: dict[str, tuple[list[Object], Servers, list[str], bool]] = {
     "an old kernel": (running(ROOT | {"cache": "writethrough"}), OLD_KERNEL, ["root"], True),
     "a protected server": (running(ROOT | CACHED), NEW, ["root"], False),
     "unknown versions": (running(ROOT | CACHED), Servers(), ["root"], False),
+    "a share-manager that is older than Longhorn": (running(ROOT | CACHED), runs("v1.7.2"), ["root"], True),
+    "an old share-manager of another volume": (running(ROOT, DATA | CACHED), runs("v1.7.2"), ["data"], False),
+    "a share-manager of an unknown version": (running(ROOT | CACHED), runs("latest", OLD), ["root"], True),
     "a Block volume": (running(BLOCK | CACHED), OLD, [], False),
     "virtiofs": (running(ROOT, filesystems=[{"name": "data"}]), OLD, ["data"], True),
     "a stopped VM": ([*NODES, *DISKS, vm(**spec(ROOT | CACHED))], OLD, ["root"], True),

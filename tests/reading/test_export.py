@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from tests.support.builders import Object, catalog, pinned_vm_pod, request, virt_launcher
+from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import placement_cases
 from webhook.cluster.kinds import TOOL_KINDS, kinds
 from webhook.placement.injector import inject
@@ -35,6 +35,9 @@ def with_secrets(item: Object) -> Object:
         planted[part] = planted.get(part, {}) | {"unknown": {"nested": [SECRET]}}
     _plant_in_pod(planted["spec"])
     _plant_in_pod(planted["spec"].get("template", {}).get("spec", {}))
+    if "longhorn.io/component" not in metadata.get("labels", {}):  # the image of a share-manager is kept
+        for container in planted["spec"].get("containers", []):
+            container["image"] = SECRET
     for condition in planted["status"].get("conditions", []):
         condition["message"] = SECRET
     return planted
@@ -43,7 +46,7 @@ def with_secrets(item: Object) -> Object:
 def _plant_in_pod(spec: Object) -> None:
     for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
         container |= {"env": [{"name": "PASSPHRASE", "value": SECRET}], "args": [SECRET], "command": [SECRET]}
-        container |= {"envFrom": [{"secretRef": {"name": SECRET}}], "image": SECRET, "livenessProbe": {"exec": SECRET}}
+        container |= {"envFrom": [{"secretRef": {"name": SECRET}}], "livenessProbe": {"exec": SECRET}}
     if "volumes" in spec:
         spec["volumes"].append({"name": SECRET, "cloudInitNoCloud": {"userData": SECRET}, "secret": {"name": SECRET}})
         spec["volumes"].append({"name": "a", "dataVolume": {"name": "a", "unknown": SECRET}, "csi": {"a": SECRET}})
@@ -59,6 +62,11 @@ def test_a_decision_on_a_snapshot_is_the_decision_on_the_cluster(case: Object) -
     assert inject(request(pod), catalog(*kept), Settings()).patch == live.patch
     assert inject(request(reduced(pod)), catalog(*kept), Settings()).decision == live.decision
     assert SECRET not in json.dumps([reduced(pod), *kept])
+
+
+def test_the_images_of_share_managers_are_kept_and_no_others() -> None:
+    images = [reduced(pod)["spec"]["containers"][0].get("image") for pod in (share_manager_pod(), virt_launcher())]
+    assert images == ["image", None]
 
 
 def test_the_annotations_of_the_webhook_and_of_the_opt_in_are_kept() -> None:

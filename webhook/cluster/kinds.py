@@ -192,7 +192,7 @@ CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, re
 # Pods
 
 _RESOURCES = map_of("requests limits")
-_CONTAINERS = list_of("name restartPolicy", resources=_RESOURCES, ports=list_of("hostPort"))
+_CONTAINERS = list_of("name image restartPolicy", resources=_RESOURCES, ports=list_of("hostPort"))
 _CONTAINER_STATUSES = list_of("name allocatedResources", resources=_RESOURCES)
 _PVC = map_of("claimName hotpluggable")
 _VOLUMES = list_of(

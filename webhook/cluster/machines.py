@@ -139,9 +139,17 @@ class Inventory:
         if table is not None:
             table[key_of(item)] = item
 
-    def servers(self) -> Servers:
-        """Return the versions of what serves NFS."""
-        return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels)
+    def servers(self, settings: Settings) -> Servers:
+        """Return the versions of what serves NFS: of each share-manager, the tag of its image."""
+        running = {
+            text(pod, "metadata", "labels", longhorn.VOLUME_LABEL): text(container, "image")
+            .partition("@")[0]
+            .rpartition(":")[2]
+            for (namespace, _), pod in self.pods.items()
+            if is_share_manager_pod(pod, namespace, settings)
+            for container in mappings(pod, "spec", "containers")
+        }
+        return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels, running)
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

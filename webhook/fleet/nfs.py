@@ -19,15 +19,19 @@ _CACHED = frozenset({"writethrough", "writeback"})
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The version of Longhorn, and that of the kernel of each node; empty if unknown."""
+    """The version of Longhorn, and that of the kernel of each node; empty if unknown.
+
+    `running` has the version of each share-manager that runs, by volume: Longhorn upgrades it when its volume detaches.
+    """
 
     longhorn: str = ""
     kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    running: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def old_longhorn(self) -> bool:
-        """Return whether Longhorn's NFS server doesn't ask for the protection."""
-        return () < version_numbers(self.longhorn) < _FLUSHER_LONGHORN
+    def is_old(self, volume: str) -> bool:
+        """Return whether the NFS server of a volume doesn't ask for the protection."""
+        version = version_numbers(self.running.get(volume, "")) or version_numbers(self.longhorn)
+        return () < version < _FLUSHER_LONGHORN
 
     def has_old_kernel(self, node: str | None) -> bool:
         """Return whether the kernel of a node doesn't have the protection."""
@@ -69,16 +73,18 @@ def over_nfs(status: Status, catalog: Catalog, servers: Servers) -> OverNfs:
     """Return what NFS means for a VM. A stopped VM is read from its template, and leaves NFS only when it runs."""
     machine = status.machine
     spec = mapping(machine.vmi, "spec") or mapping(machine.vm, "spec", "template", "spec")
-    cached = tuple(each for each in cached_claims(spec) if _serves(machine.namespace, each, catalog))
-    unprotected = servers.old_longhorn or servers.has_old_kernel(status.storage_node or status.node)
+    volumes = {each: _served_volume(machine.namespace, each, catalog) for each in cached_claims(spec)}
+    cached = tuple(claim for claim, volume in volumes.items() if volume)
+    unprotected = any(servers.is_old(volumes[claim]) for claim in cached)
+    unprotected = unprotected or servers.has_old_kernel(status.storage_node or status.node)
     return OverNfs(cached, bool(cached) and unprotected, tuple(_can_leave(status, spec, catalog)))
 
 
-def _serves(namespace: str, name: str, catalog: Catalog) -> bool:
-    """Return whether a share-manager serves the claim's volume: ReadWriteMany, Filesystem, and Longhorn's."""
+def _served_volume(namespace: str, name: str, catalog: Catalog) -> str:
+    """Return the claim's Longhorn volume if a share-manager serves it: with ReadWriteMany and Filesystem."""
     claim = catalog.claim(namespace, name)
     volume = catalog.volume(claim.volume_name) if claim and claim.shared and not claim.block else None
-    return bool(volume and volume.handle)
+    return volume.handle if volume else ""
 
 
 def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[str]:
@@ -95,7 +101,8 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
         if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in attached:
             continue
         own = [findings[claim]] if claim in findings else []
-        if _serves(machine.namespace, claim, catalog) and not other_users(own, machine.namespace, pod.vmi_uid, catalog):
+        served = _served_volume(machine.namespace, claim, catalog)
+        if served and not other_users(own, machine.namespace, pod.vmi_uid, catalog):
             yield claim
 
 

@@ -37,6 +37,11 @@ def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalo
     return tuple(dict.fromkeys(islice(_users(dict.fromkeys(keys), vmi, catalog), MAX_USERS)))
 
 
+def users_of(volume: str, catalog: Catalog) -> Iterator[VolumeUser]:
+    """Yield all users of a Longhorn volume, some of them several times."""
+    return _users(dict.fromkeys(claims_of(volume, catalog)), "", catalog)
+
+
 def _users(claims: Iterable[Key], vmi: str, catalog: Catalog) -> Iterator[VolumeUser]:
     for claim in claims:
         for pod in catalog.other_mounting_pods(*claim):

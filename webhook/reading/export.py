@@ -1,8 +1,8 @@
 """Read a live cluster once, and return its objects with only what a snapshot keeps.
 
 These are the fields of the shapes in `cluster.kinds`, without what may hold secrets: the annotations of other programs,
-such as kubectl's last-applied-configuration, the volumes that are no claims, and the messages of all conditions but the
-scheduler's.
+such as kubectl's last-applied-configuration, the images of all pods but share-managers, the volumes that are no claims,
+and the messages of all conditions but the scheduler's.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -21,6 +21,7 @@ from webhook.placement.objects.kubevirt import (
     PROVISIONING_ANNOTATION,
     VMI_NAME_ANNOTATION,
 )
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION
@@ -77,6 +78,9 @@ def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> Js
     for spec in specs:
         if "volumes" in spec:
             spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
+    if mapping(item, "metadata", "labels").get(COMPONENT_LABEL) != SHARE_MANAGER:
+        for container in (*mappings(item, "spec", "containers"), *mappings(item, "spec", "initContainers")):
+            container.pop("image", None)
     for condition in mappings(item, "status", "conditions"):
         if condition.get("type") != "PodScheduled":  # says why a pod is Pending
             condition.pop("message", None)

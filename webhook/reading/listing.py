@@ -7,7 +7,9 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kind import Kind
 from webhook.cluster.kinds import PODS, TOOL_KINDS, kinds
 from webhook.cluster.machines import Inventory
+from webhook.placement.objects.fields import mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 
@@ -40,7 +42,8 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             for item, fact in kind.read_all(items, skip):
                 if fact is not None:
                     inventory.store.put(fact)
-                if kind is not PODS or is_virt_launcher(item):
+                labels = mapping(item, "metadata", "labels")
+                if kind is not PODS or is_virt_launcher(item) or labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)

@@ -8,13 +8,14 @@ from functools import cache
 from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.cluster.machines import node_loads
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
-from webhook.commands.doctor.webhook_calls import opted_in_vms
 from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move
-from webhook.fleet.nfs import Servers, cached_claims
+from webhook.fleet.nfs import Servers, over_nfs
 from webhook.fleet.states import State, assess
-from webhook.placement.objects.facts import Claim, Key
-from webhook.placement.objects.fields import mapping, text, version_numbers
+from webhook.fleet.volume_users import users_of
+from webhook.placement.objects.facts import Claim
+from webhook.placement.objects.fields import text, version_numbers
+from webhook.placement.objects.longhorn import VERSION_SETTING
 from webhook.reading.installation import Installation
 
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -22,6 +23,10 @@ CROWDED = 0.9  # of a node's allocatable pods: share-managers request nothing el
 # Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
 # (docs/reference/versions.md): from the first one up to, but without the second.
 KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
+# With `false` in the first setting, or the owner of a VM's pod in the second, no version deletes it:
+# https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L624
+DELETES_PODS = "auto-delete-pod-when-volume-detached-unexpectedly"
+KEPT_OWNERS, VMI_OWNER = f"blacklist-for-{DELETES_PODS}", "kubevirt.io/VirtualMachineInstance"
 # From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
 MIGRATES_TO_NODE_FROM = (1, 6)
 
@@ -35,6 +40,10 @@ class Bug:
     fixed: tuple[int, ...]
     sources: tuple[str, ...]
     kernel: tuple[int, ...] = ()
+
+    def concerns(self, version: str) -> bool:
+        """Return whether a version of Longhorn has the bug."""
+        return self.first <= version_numbers(version) < self.fixed
 
 
 LONGHORN = "https://github.com/longhorn/longhorn/issues"
@@ -73,20 +82,21 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
 
 
 @cache
-def longhorn_version(inspection: Inspection) -> str:
-    """Return the version of Longhorn, such as v1.11.3; empty if it isn't installed in its namespace."""
+def longhorn_setting(inspection: Inspection, name: str) -> str:
+    """Return a setting of Longhorn; empty without it, or if Longhorn isn't installed in its namespace."""
     namespace = inspection.settings.longhorn_namespace
-    path = f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/current-longhorn-version"
-    return text(inspection.get(path), "value")
+    return text(inspection.get(f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/{name}"), "value")
 
 
 def longhorn(inspection: Inspection) -> Iterator[Result]:
     """Check that Longhorn is installed where the webhook looks for it."""
-    namespace, name = inspection.settings.longhorn_namespace, longhorn_version(inspection)
+    namespace, name = inspection.settings.longhorn_namespace, longhorn_setting(inspection, VERSION_SETTING)
+    kept = longhorn_setting(inspection, DELETES_PODS) == "false"
+    kept = kept or VMI_OWNER in longhorn_setting(inspection, KEPT_OWNERS).split(";")
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
-    elif KEEPS_PODS_FROM <= version_numbers(name) < DELETES_PODS_FROM:
+    elif kept or KEEPS_PODS_FROM <= version_numbers(name) < DELETES_PODS_FROM:
         yield ok(f"Longhorn {name}")
     else:
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
@@ -113,62 +123,68 @@ def claims(inspection: Inspection) -> Iterator[Result]:
 
 
 def known_bugs(inspection: Inspection) -> Iterator[Result]:
-    """Report the known bugs of the installed version."""
-    name = longhorn_version(inspection)
-    version, nodes = version_numbers(name), inventory(inspection).kernels
-    found = [
-        (bug, exposed)
-        for bug in BUGS
-        if bug.first <= version < bug.fixed
-        if (exposed := sorted(node for node, kernel in nodes.items() if kernel >= bug.kernel)) or not bug.kernel
-    ]
-    for bug, exposed in found:
-        cure = f"Upgrade Longhorn to {'.'.join(map(str, bug.fixed))} or newer: {bug.sources[0]}"
-        where = (
-            f" (nodes with Linux {'.'.join(map(str, bug.kernel))} or newer: {listed(exposed)})" if bug.kernel else ""
-        )
-        yield warning(f"Longhorn {name}: {bug.symptom}{where}", cure)
+    """Report the known bugs of the installed version, and of the share-managers that still run an older one."""
+    name, servers = longhorn_setting(inspection, VERSION_SETTING), inventory(inspection).servers(inspection.settings)
+    found = False
+    for bug in BUGS:
+        nodes = sorted(node for node, kernel in servers.kernels.items() if kernel >= bug.kernel)
+        where = f" (nodes with Linux {'.'.join(map(str, bug.kernel))} or newer: {listed(nodes)})" if bug.kernel else ""
+        old = [volume for volume, version in servers.running.items() if bug.concerns(version)]
+        if (bug.kernel and not nodes) or not (old or bug.concerns(name)):
+            continue
+        found = True
+        if bug.concerns(name):
+            cure = f"Upgrade Longhorn to {'.'.join(map(str, bug.fixed))} or newer: {bug.sources[0]}"
+            yield warning(f"Longhorn {name}: {bug.symptom}{where}", cure)
+        else:
+            yield warning(f"{_still_running(old, servers)}: {bug.symptom}{where}", _restart(old, inspection))
     if name and not found:
         yield ok(f"no known bug of Longhorn {name} concerns RWX volumes on these nodes")
 
 
+def _still_running(volumes: list[str], servers: Servers) -> str:
+    versions = sorted({servers.running[volume] for volume in volumes})
+    return f"share-managers of Longhorn {listed(versions)} still run: {len(volumes)}"
+
+
+def _restart(volumes: list[str], inspection: Inspection) -> str:
+    store = inventory(inspection).store
+    users = sorted({str(user) for volume in volumes for user in users_of(volume, store)})
+    return f"Stop all users of each volume, then start them, so that Longhorn upgrades its server: {listed(users)}"
+
+
 def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
-    opted_in = {vm.key for vm in opted_in_vms(inspection)} if found else None
-    cached = ["/".join(key) for key in _cached_vms(inspection) if opted_in is None or key in opted_in]
-    unprotected = _unprotected(inspection)
-    disks = f"VMs with a cached or virtiofs volume over NFS: {len(cached)} ({listed(cached)})"
-    if cached and unprotected:
-        advice = (
-            "Upgrade it, or set cache: none: under memory pressure, the NFS client and server can block each other."
-        )
-        yield failure(f"{disks}; {unprotected}", advice)
+    read, settings = inventory(inspection), inspection.settings
+    servers, cached, exposed = read.servers(settings), list[str](), list[str]()
+    for status in (assess(machine, read.store, settings) for machine in read.machines(settings)):
+        nfs = over_nfs(status, read.store, servers)
+        if status.node and nfs.cached and (status.opted_in or found is None):
+            (exposed if nfs.exposed else cached).append("/".join(status.machine.key))
+    unprotected, cure = _unprotected(inspection, servers)
+    disks = "VMs with a cached or virtiofs volume over NFS"
+    if exposed:
+        advice = "or set cache: none: under memory pressure, the NFS client and server can block each other."
+        yield failure(f"{disks}: {len(exposed)} ({listed(exposed)}); {unprotected}", f"{cure}, {advice}")
     elif cached:
-        yield warning(disks, "Set cache: none, or move the disk to a Block volume.")
+        yield warning(
+            f"{disks}: {len(cached)} ({listed(cached)})", "Set cache: none, or move the disk to a Block volume."
+        )
     elif unprotected:
-        yield warning(unprotected, "Upgrade it before VMs or containers write to NFS volumes through the page cache.")
+        yield warning(unprotected, f"{cure} before VMs or containers write to NFS volumes through the page cache.")
     else:
         yield ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
 
 
-def _unprotected(inspection: Inspection) -> str:
-    """Say which part lacks the protection of the server; empty if none does, or the versions are unknown."""
-    servers = Servers(longhorn_version(inspection), inventory(inspection).kernels)
-    if servers.old_longhorn:
-        return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER"
-    if old := sorted(filter(servers.has_old_kernel, servers.kernels)):
-        return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(old)} ({listed(old)})"
-    return ""
-
-
-def _cached_vms(inspection: Inspection) -> list[Key]:
-    """List the VMIs that write to a claim over NFS through the page cache."""
-    claims = {(claim.namespace, claim.name) for claim in longhorn_claims(inspection) if not claim.block}
-    return sorted(
-        key
-        for key, vmi in inventory(inspection).vmis.items()
-        if any((key[0], claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
-    )
+def _unprotected(inspection: Inspection, servers: Servers) -> tuple[str, str]:
+    """Say which part lacks the protection of the server, and the cure; empty if none does, or it is unknown."""
+    if servers.is_old(""):
+        return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER", "Upgrade it"
+    if old := list(filter(servers.is_old, servers.running)):
+        return f"{_still_running(old, servers)}; they do not set PR_SET_IO_FLUSHER", _restart(old, inspection)
+    if nodes := sorted(filter(servers.has_old_kernel, servers.kernels)):
+        return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(nodes)} ({listed(nodes)})", "Upgrade it"
+    return "", ""
 
 
 def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:

@@ -30,7 +30,7 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
     if traffic:
         statuses = sorted(statuses, key=lambda each: traffic[each.machine.key], reverse=True)
-    nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers()) for each in statuses}
+    nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers(around.settings)) for each in statuses}
     return {
         "vms": [
             describe(status, plan_move(status, around, catalog))
