@@ -284,20 +284,45 @@ def test_copied_pins_delay_no_pod_of_their_own_namespace(server: ApiServer) -> N
     assert sum(harness.releaser.pending.values()) == 0
 
 
-def test_the_pods_of_a_replica_set_are_released_twice_an_hour(server: ApiServer) -> None:
-    """KubeVirt replaces each VMI by one of another name."""
-    vmis = [vmi(f"set-{number}", owner_kind="VirtualMachineInstanceReplicaSet") for number in range(4)]
+def replicas(number: int) -> list[Object]:
+    vmis = [vmi(f"set-{each}", owner_kind="VirtualMachineInstanceReplicaSet") for each in range(number)]
     for each in vmis:
         each["metadata"]["ownerReferences"][0] |= {"name": "set", "uid": "uid-of-the-set"}
-    harness = Harness(server, *CORDONED, *vmis)
-    for number in range(3):
-        stuck = pinned_vm_pod(f"virt-launcher-set-{number}-abcde", vm=f"set-{number}")
-        server.put(stuck)
-        harness.watch(("ADDED", stuck))
+    return vmis
+
+
+def replica_pod(number: int) -> Object:
+    return pinned_vm_pod(f"virt-launcher-set-{number}-abcde", vm=f"set-{number}")
+
+
+def test_the_pods_of_a_replica_set_are_released_but_of_their_successors_only_two_an_hour(server: ApiServer) -> None:
+    """KubeVirt replaces each VMI by one of another name. Once, only two of three pods that waited were released."""
+    waiting = [replica_pod(number) for number in range(6)]
+    harness = Harness(server, *CORDONED, *replicas(9), *waiting)
+    harness.step()
+    assert len(harness.deleted) == 6
+    for number in (6, 7, 8):
+        server.put(replica_pod(number))
+        harness.watch(("ADDED", replica_pod(number)))
         harness.step()
-        assert harness.live.store.released_nodes("default", "set-3")[0] == "node-a"
-    assert harness.deleted == ["virt-launcher-set-0-abcde", "virt-launcher-set-1-abcde"]
+        assert harness.live.store.released_nodes("default", "set-8")[0] == "node-a"
+    assert harness.deleted[6:] == ["virt-launcher-set-6-abcde", "virt-launcher-set-7-abcde"]
     assert "its replica set lost 2 pinned pods within an hour" in harness.messages[-1]
+
+
+def test_pods_of_a_replica_set_that_waited_do_not_displace_the_successors_that_count(server: ApiServer) -> None:
+    waiting, successors = [replica_pod(number) for number in range(6)], [replica_pod(6), replica_pod(7)]
+    harness = Harness(server, *CORDONED, *replicas(9), *waiting)
+    harness.clock.now += 1
+    first, *others, last = waiting
+    added, deleted = ([(kind, each) for each in pods] for kind, pods in (("ADDED", successors), ("DELETED", others)))
+    harness.watch(("DELETED", first), *added, *(("DELETED", each) for each in successors), *deleted)
+    server.delete(first, *others)
+    server.put(replica_pod(8))
+    follow(harness.live, server, "pods")
+    harness.step()
+    assert harness.deleted == [last["metadata"]["name"]]
+    assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
 
 
 # Pods that are kept

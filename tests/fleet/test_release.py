@@ -19,12 +19,14 @@ from tests.support.builders import (
     storage,
     virt_launcher,
     virtual_machine,
+    vmi,
     volume,
 )
-from webhook.cluster.kinds import read_virtual_machine
+from webhook.cluster.kinds import read_virtual_machine, read_vmi
 from webhook.fleet.release import (
     MAX_RELEASES,
     PENDING_LIMIT,
+    Loss,
     why_kept,
     why_not_scheduled,
     why_pin_fails,
@@ -158,7 +160,8 @@ NO_GUARD = "the node guard is disabled, so the webhook would pin the VM's next p
 
 
 def kept(vm: Object | None, releases: int = 0, **overrides: Any) -> str:
-    return why_kept(read_virtual_machine(vm) if vm else None, None, releases, settings(**overrides))
+    losses = [Loss("node-a", 1.0, 2.0)] * releases
+    return why_kept(read_virtual_machine(vm) if vm else None, None, losses, 3.0, settings(**overrides))
 
 
 @pytest.mark.parametrize(
@@ -182,3 +185,25 @@ def kept(vm: Object | None, releases: int = 0, **overrides: Any) -> str:
 )  # fmt: skip
 def test_a_pod_is_kept_if_its_vm_might_not_start_again(vm: Object | None, options: Any, why: str) -> None:
     assert kept(vm, **options) == why
+
+
+# When this replica saw each lost pod of a replica set first and last, and when it saw the stuck pod first.
+WAITED, SUCCESSOR = (1.0, 10.0), (20.0, 30.0)
+KEPT = "its replica set lost 2 pinned pods within an hour"
+REPLICAS: dict[str, tuple[list[tuple[float, float]], float, str]] = {
+    "the first": ([], 1.0, ""),
+    "the third that waits": ([WAITED, (2.0, 11.0)], 3.0, ""),
+    "one that waits, after two successors": ([WAITED, SUCCESSOR, SUCCESSOR], 3.0, ""),
+    "the first successor": ([WAITED, WAITED, WAITED], 20.0, ""),
+    "the second successor": ([WAITED, SUCCESSOR], 31.0, ""),
+    "the third successor": ([WAITED, SUCCESSOR, SUCCESSOR], 31.0, KEPT),
+    "a third successor that waits beside the two": ([WAITED, SUCCESSOR, SUCCESSOR], 20.0, KEPT),
+}
+
+
+@pytest.mark.parametrize("case", REPLICAS)
+def test_of_a_replica_set_only_the_pods_count_that_came_after_its_first_loss(case: str) -> None:
+    """Of three stuck pods, the third once stayed Pending for an hour."""
+    losses, seen, why = REPLICAS[case]
+    replica = read_vmi(vmi(owner_kind="VirtualMachineInstanceReplicaSet"))
+    assert why_kept(None, replica, [Loss("node-a", *each) for each in losses], seen, settings()) == why

@@ -153,10 +153,10 @@ class Releaser:
         if self._clock() < stuck.forbidden_until:
             return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
-        found = self._live.query(
-            lambda store: (store.virtual_machine(*key), store.vmi(*key), len(store.released_nodes(*key)))
+        vm, vmi, losses, seen = self._live.query(
+            lambda it: (it.virtual_machine(*key), it.vmi(*key), it.losses(*key), it.pins.first_seen(stuck.pod))
         )
-        return why_kept(*found, self._settings)
+        return why_kept(vm, vmi, losses, seen, self._settings)
 
     def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:
         # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.

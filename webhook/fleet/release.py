@@ -4,6 +4,9 @@ A pod's node affinity can't be changed later. So the only way to release a VM fr
 KubeVirt then starts the VM again.
 """
 
+from collections.abc import Collection
+from typing import NamedTuple
+
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
@@ -32,6 +35,14 @@ RELEASE_REASONS = (
 )
 # The reasons of pinned pods that stay Pending.
 PENDING_REASONS = (*RELEASE_REASONS, Reason.NOT_SCHEDULED)
+
+
+class Loss(NamedTuple):
+    """The loss of an unschedulable pinned pod: its node, and when this replica saw it first and last, in seconds."""
+
+    node: str
+    seen: float
+    at: float
 
 
 def why_pin_fails(
@@ -80,17 +91,28 @@ def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:
     return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {scheduler}"
 
 
-def why_kept(vm: VirtualMachine | None, vmi: VirtualMachineInstance | None, releases: int, settings: Settings) -> str:
+def why_kept(
+    vm: VirtualMachine | None,
+    vmi: VirtualMachineInstance | None,
+    losses: Collection[Loss],
+    seen: float,
+    settings: Settings,
+) -> str:
     """Return a clause about why the webhook may not delete a pinned pod of this VM or VMI, empty if it may.
 
-    A VirtualMachineInstanceReplicaSet replaces a failed VMI. `vm` is None for a VMI without a VM. `releases` counts
-    the VM's unschedulable pods, pinned to any node, that were deleted within the last hour.
+    A VirtualMachineInstanceReplicaSet replaces a failed VMI. `vm` is None for a VMI without a VM. `losses` are those of
+    the VM, or of the replica set, within the last hour, and `seen` is when this replica saw the pod first.
     """
+    releases = len(losses)
     if not settings.release or settings.action is Action.OBSERVE:
         return "the release of pins is disabled"
     if not settings.node_guard:  # only the guard knows that the VM was released
         return "the node guard is disabled, so the webhook would pin the VM's next pod again"
     if vmi and vmi.in_replica_set:
+        # Only the pods that came after its first loss count. Those that waited before can't loop: the webhook softens
+        # their successors.
+        first = min((each.at for each in losses), default=seen)
+        releases = sum(each.seen >= first for each in losses) if seen >= first else 0
         return f"its replica set lost {releases} pinned pods within an hour" if releases >= MAX_RELEASES else ""
     if vm is None:
         return "the webhook found no VirtualMachine of this name"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from webhook.fleet.release import Loss
 from webhook.placement.objects.facts import Key, Pod, ShareManager
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 
@@ -21,23 +22,23 @@ class NodeMemory:
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
-        # By owner, the owner recorded last at the end: the node and the time of each pod, by its UID.
-        self._gone: dict[Owner, dict[str, tuple[str, float]]] = {}
+        # By owner, the owner recorded last at the end: each pod, by its UID.
+        self._gone: dict[Owner, dict[str, Loss]] = {}
 
-    def record(self, owner: Owner, node: str, uid: str) -> None:
-        """Record that a pod failed on `node`. A pod counts once, however often recorded."""
+    def record(self, owner: Owner, node: str, uid: str, seen: float = 0.0) -> None:
+        """Record that a pod failed on `node`, first `seen` then. A pod counts once, however often recorded."""
         pods = self._gone.pop(owner, {})
-        pods.setdefault(uid, (node, self._clock()))
-        while len(pods) > MAX_PODS_PER_OWNER:
-            del pods[next(iter(pods))]
+        pods.setdefault(uid, Loss(node, seen, self._clock()))
+        while len(pods) > MAX_PODS_PER_OWNER:  # the first one stays, because it decides which others count
+            del pods[min(list(pods)[1:], key=lambda each: pods[each].seen)]
         self._gone[owner] = pods
         while len(self._gone) > MAX_OWNERS:
             del self._gone[next(iter(self._gone))]
 
-    def nodes(self, owner: Owner) -> list[str]:
-        """List the node of each pod of an owner that failed within the last `seconds`."""
+    def losses(self, owner: Owner) -> list[Loss]:
+        """List the pods of an owner that failed within the last `seconds`."""
         since = self._clock() - self._seconds
-        return [node for node, at in self._gone.get(owner, {}).values() if at > since]
+        return [each for each in self._gone.get(owner, {}).values() if each.at > since]
 
 
 class ServerFailures(NodeMemory):

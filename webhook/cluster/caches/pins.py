@@ -116,6 +116,10 @@ class Pins:
         seen = self._seen.get(_id_of(pod))
         return self._find_vmi(_vmi_of(pod)) or (seen.vmi if seen else None)
 
+    def first_seen(self, pod: Pod) -> float:
+        """Return when this replica first saw a pod with a pin, in monotonic seconds; now if the pod is gone."""
+        return self._seen.get(_id_of(pod), _Sighting(self._clock())).at
+
     def counting(self) -> PlacedPods:
         """Return the pods that count now, with the node of their pin as the effective node."""
         now = self._clock()

@@ -13,6 +13,7 @@ from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.caches.reservations import Reservations
 from webhook.cluster.caches.tables import Nodes, Table, VirtualMachineInstances, Volumes
+from webhook.fleet.release import Loss
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
@@ -117,7 +118,7 @@ class Store:
             vmi = self.pins.vmi_of(removed)
             if removed.pin and removed.pin.unschedulable_since and (vmi or not len(self.vmis)):
                 vm = self._vm_id(removed.namespace, removed.pin.vm, vmi)
-                self.releases.record(vm, removed.pin.node, removed.uid)
+                self.releases.record(vm, removed.pin.node, removed.uid, self.pins.first_seen(removed))
             self.pins.remove(removed)
             # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
             if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
@@ -200,11 +201,15 @@ class Store:
 
     def failed_servers(self, namespace: str, volume: str) -> Collection[str]:
         """List the node of each share-manager pod of a volume that failed within the last ten minutes."""
-        return self.server_failures.nodes((namespace, volume))
+        return [each.node for each in self.server_failures.losses((namespace, volume))]
 
     def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
         """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""
-        return self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
+        return [each.node for each in self.losses(namespace, vm)]
+
+    def losses(self, namespace: str, vm: str) -> Collection[Loss]:
+        """List these pods, those of the whole replica set if the VMI is in one."""
+        return self.releases.losses(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
 
     def _vm_id(self, namespace: str, vm: str, vmi: VirtualMachineInstance | None) -> Owner:
         if vmi and vmi.in_replica_set:  # its VMIs have new names each time
