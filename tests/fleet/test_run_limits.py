@@ -1,7 +1,9 @@
 """In random fleets, a run never exceeds its limits, creates nothing after a failure, and ends."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,7 @@ class Cluster:
     migrations: dict[str, Migration] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     created: int = 0
+    numbers: Iterator[int] = field(default_factory=count)
     ours: set[str] = field(default_factory=set)  # the migrations that the run has created
 
     def view(self, now: float) -> View:
@@ -54,7 +57,7 @@ class Cluster:
         return vm not in self.draining and all(each.vmi != vm for each in self.unfinished)
 
     def create(self, vm: str) -> str:
-        name = f"m{len(self.migrations)}"
+        name = f"m{next(self.numbers)}"
         self.migrations[name] = Migration("shop", name, vm, "", self.nodes[vm], uid=name)
         return name
 
