@@ -152,11 +152,6 @@ class Run:
         """Return how many VMs the run has moved."""
         return sum(each.stage is Stage.MOVED for each in self.relocations)
 
-    @property
-    def failed(self) -> bool:
-        """Return whether a VM failed, or the run was stopped."""
-        return bool(self.stopped) or any(each.stage is Stage.FAILED for each in self.relocations)
-
     def finished(self, limits: Limits) -> bool:
         """Return whether nothing runs and nothing more may be created."""
         if self.in_flight:

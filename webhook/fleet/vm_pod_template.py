@@ -74,23 +74,20 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: 
 
 
 def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
-    """Return the affinity of a VMI's pod. KubeVirt excludes nodes by the label of a CPU feature, or of their CPU model.
+    """Return the affinity of a VMI's pod: that of the VMI, without the nodes that KubeVirt excludes by a label.
 
-    Source: `setNodeAffinityForPod` in
     https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L195
     """
     own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
+    has_host_model = (text(cpu, "model") or rendering.cpu_model) in ("", "host-model")
     forbidden = (each for each in mappings(cpu, "features") if text(each, "policy") == "forbid")
-    excluded = [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]
-    if (text(cpu, "model") or rendering.cpu_model) in ("", "host-model"):
-        excluded.insert(0, OBSOLETE_HOST_MODEL)
-    if not excluded:
+    labels = [*[OBSOLETE_HOST_MODEL][:has_host_model], *(f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden)]
+    if not labels:
         return own
-    added = [{"key": label, "operator": "DoesNotExist"} for label in excluded]
-    of_nodes = mapping(own, "nodeAffinity")
+    of_nodes, excluded = mapping(own, "nodeAffinity"), [{"key": label, "operator": "DoesNotExist"} for label in labels]
     terms = mappings(of_nodes, REQUIRED, "nodeSelectorTerms") if REQUIRED in of_nodes else [JsonObject()]
     # Terms are ORed, so each of them excludes the nodes.
-    terms = [term | {"matchExpressions": [*mappings(term, "matchExpressions"), *added]} for term in terms]
+    terms = [term | {"matchExpressions": [*mappings(term, "matchExpressions"), *excluded]} for term in terms]
     return own | {"nodeAffinity": of_nodes | {REQUIRED: {"nodeSelectorTerms": terms}}}
 
 

@@ -123,23 +123,21 @@ def claims(inspection: Inspection) -> Iterator[Result]:
 
 
 def known_bugs(inspection: Inspection) -> Iterator[Result]:
-    """Report the known bugs of the installed version, and of the share-managers that still run an older one."""
+    """Report the known bugs of the installed version, and of the share-managers that still run another one."""
     name, servers = longhorn_setting(inspection, VERSION_SETTING), inventory(inspection).servers(inspection.settings)
-    found = False
+    found = list[Result]()
     for bug in BUGS:
         nodes = sorted(node for node, kernel in servers.kernels.items() if kernel >= bug.kernel)
         where = f" (nodes with Linux {'.'.join(map(str, bug.kernel))} or newer: {listed(nodes)})" if bug.kernel else ""
         old = [volume for volume, version in servers.running.items() if bug.concerns(version)]
-        if (bug.kernel and not nodes) or not (old or bug.concerns(name)):
+        if bug.kernel and not nodes:
             continue
-        found = True
         if bug.concerns(name):
             cure = f"Upgrade Longhorn to {'.'.join(map(str, bug.fixed))} or newer: {bug.sources[0]}"
-            yield warning(f"Longhorn {name}: {bug.symptom}{where}", cure)
-        else:
-            yield warning(f"{_still_running(old, servers)}: {bug.symptom}{where}", _restart(old, inspection))
-    if name and not found:
-        yield ok(f"no known bug of Longhorn {name} concerns RWX volumes on these nodes")
+            found.append(warning(f"Longhorn {name}: {bug.symptom}{where}", cure))
+        elif old:
+            found.append(warning(f"{_still_running(old, servers)}: {bug.symptom}{where}", _restart(old, inspection)))
+    yield from found or ([ok(f"no known bug of Longhorn {name} concerns RWX volumes on these nodes")] if name else [])
 
 
 def _still_running(volumes: list[str], servers: Servers) -> str:

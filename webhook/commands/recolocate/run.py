@@ -162,7 +162,7 @@ class MigrationRun:
             if not self._is_over():
                 self._presses.sleep(POLL)
         self._report.end(self._run)
-        return not self._run.failed
+        return not (self._run.stopped or any(each.stage is Stage.FAILED for each in self._run.relocations))
 
     def _is_over(self) -> bool:
         """Return whether nothing is left to do. After a plan that has moved a VM, others may fit: it plans again."""
