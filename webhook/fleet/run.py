@@ -163,8 +163,7 @@ class Run:
         if self.stopped or (limits.most is not None and self.begun >= limits.most):
             return iter(())
         closed = {each.move.namespace for each in self.relocations if each.contained}
-        waiting = (each for each in self.relocations if each.stage is Stage.WAITING)
-        return (each for each in waiting if each.move.namespace not in closed)
+        return (each for each in self.relocations if each.stage is Stage.WAITING and each.move.namespace not in closed)
 
 
 def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:

@@ -169,9 +169,7 @@ def _plan(  # noqa: PLR0913 (what the command knows)
         raise BadInput(not_found("vm", missing, scope.namespace, known))
     found = chain.from_iterable(scope.excludes(*key) for key in (*inventory.vms, *inventory.vmis))
     for unknown in sorted(scope.excluded.difference(found)) if is_first else ():
-        click.echo(
-            printable(f"Warning: --exclude {unknown}: no VM of this namespace or NAMESPACE/NAME found"), err=True
-        )
+        click.echo(printable(f"Warning: --exclude {unknown} excludes no VM"), err=True)
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
     chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]
