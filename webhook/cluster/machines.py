@@ -141,25 +141,27 @@ class Inventory:
 
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""
-        running = {
-            text(pod, "metadata", "labels", longhorn.VOLUME_LABEL): text(container, "image")
-            .partition("@")[0]
-            .rpartition(":")[2]
-            for (namespace, _), pod in self.pods.items()
-            if is_share_manager_pod(pod, namespace, settings)
-            for container in mappings(pod, "spec", "containers")
+        images = {
+            volume: text(container, "image")
+            for volume, spec in self._share_manager_pods(settings)
+            for container in mappings(spec, "containers")
         }
+        running = {volume: image.partition("@")[0].rpartition(":")[2] for volume, image in images.items()}
         return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels, running)
+
+    def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
+        """Yield the volume and the spec of each share-manager pod."""
+        for (namespace, _), pod in self.pods.items():
+            if is_share_manager_pod(pod, namespace, settings):
+                yield text(pod, "metadata", "labels", longhorn.VOLUME_LABEL), mapping(pod, "spec")
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
         # Unknown tolerations count as tolerations of everything.
         selector = longhorn.node_selector(self.longhorn_settings.get(longhorn.SELECTOR_SETTING, ""))
-        servers: dict[str, JsonObject] = {"": {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}]}}
-        for (namespace, _), pod in self.pods.items():
-            if is_share_manager_pod(pod, namespace, settings):
-                servers[text(pod, "metadata", "labels", longhorn.VOLUME_LABEL)] = mapping(pod, "spec")
+        default: JsonObject = {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}]}
+        servers = {"": default} | dict(self._share_manager_pods(settings))
         found = (replace(each, servers=servers) for each in machines(facts_of(self.store)))
         return [self._completed(machine, state_claims, settings) for machine in found]
 
