@@ -209,10 +209,7 @@ def main(only: tuple[str, ...], peer: bool, runs: int, pairs: int, seconds: floa
     with progress() as show_step, start_stage() as stage, running_longhorn(stage.longhorn):
         for configuration in [each for each in CONFIGURATIONS if not only or each.name in only]:
             name = f"burst{CONFIGURATIONS.index(configuration)}"
-            settings = {"session_affinity": str(configuration.session_affinity).lower()}
-            with Replicas(
-                stage.plane, name, stage.kubeconfig, configuration.replicas, settings, timeout=TIMEOUT
-            ) as replicas:
+            with Replicas(stage.plane, name, stage.kubeconfig, configuration.replicas, timeout=TIMEOUT) as replicas:
                 trial = Trial(stage, replicas, configuration, seconds)
                 if configuration.calls_one:
                     replicas.register_one()

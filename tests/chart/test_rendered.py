@@ -69,9 +69,7 @@ def grants(objects: list[Object], kind: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_chart_and_the_program_have_the_same_defaults() -> None:
-    # The program alone runs one replica, the chart two, behind a Service with session affinity.
-    chart = Settings(replicas=2, session_affinity=True)
-    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == chart
+    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings()
 
 
 def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
@@ -85,8 +83,7 @@ def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
 
 
 def test_each_setting_reaches_the_program() -> None:
-    values = {"settings": EVERY_SETTING, "replicas": 3, "release": {"enabled": False, "after": 600}}
-    values |= {"service": {"sessionAffinity": {"enabled": False}}}
+    values = {"settings": EVERY_SETTING, "release": {"enabled": False, "after": 600}}
     deployment = find_one(render(values), "Deployment")
     assert read_settings(env_values(container(deployment))) == Settings(
         affinity_mode=Mode.PREFERRED,
@@ -99,8 +96,6 @@ def test_each_setting_reaches_the_program() -> None:
         kubevirt_accounts=("system:serviceaccount:vms:kubevirt-controller",),
         scheduler_names={"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
         migration_targets=MigrationTargets.PREFER,
-        replicas=3,
-        session_affinity=False,
         release=False,
         release_after=600,
         log_level=LogLevel.WARNING,

@@ -34,14 +34,12 @@ from tests.support.fake_api_server import (
     event,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
-from webhook.cluster.caches.store import OTHER_REPLICAS_SECONDS
+from webhook.cluster.caches.reservations import MAX_RESERVATIONS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.kinds import read_pod
 from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
-from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Action
 
@@ -228,7 +226,6 @@ def test_a_vm_that_prefers_the_node_leaves_a_pinned_vm_its_place(small_live: Liv
 def test_a_vm_that_only_prefers_the_node_counts_as_no_pin(small_live: Live) -> None:
     preferring = vm(99, requests={"cpu": "10"}, annotations={MODE_ANNOTATION: "preferred"})
     assert decision(small_live, preferring).outcome is Outcome.PREFERRED
-    assert len(small_live.store.reservations.recent_pins) == 0
     found = decision(small_live, vm(1, requests={"cpu": "1"}))
     assert (found.outcome, found.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)  # no other node is preferred
 
@@ -241,69 +238,6 @@ def test_a_full_node_is_preferred_only_after_its_pinned_pods_are_bound(small_liv
     clock.now += RESERVATION_SECONDS
     full = decision(small_live, vm(12, requests={"cpu": "1"}))
     assert (full.outcome, full.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)
-
-
-def test_with_session_affinity_a_replica_fills_the_node_until_it_sees_a_pin_of_another_replica(
-    server: ApiServer, clock: FakeClock
-) -> None:
-    live = make_live(server, clock, replicas=2, session_affinity=True)
-    server.put(*storage(), node(allocatable={"cpu": "10", "pods": "110", "memory": "64Gi"}), *vmis(100))
-    sync_caches(live, server)
-    assert burst(live, range(9)) == {Reason.CO_SCHEDULED: 9}
-    other = vm(99, annotations={"kubevirt.io/domain": "vm99"})
-    unreserved = live.inject(request(other, dryRun=True))
-    live.store.put(read_pod(stored_pod(other, unreserved, "virt-launcher-vm99-abcde")))
-    assert decision(live, vm(10, requests={"cpu": "1"})).reason is Reason.NODE_SCARCE
-    clock.now += OTHER_REPLICAS_SECONDS
-    sync_caches(live, server)
-    live.store.remove(Pod, ("default", "virt-launcher-vm99-abcde"))
-    assert burst(live, range(20, 31)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 1}
-
-
-@pytest.fixture
-def one_of_two(server: ApiServer, clock: FakeClock) -> Live:
-    """One of two replicas, in a cluster with much room on node-a."""
-    live = make_live(server, clock, replicas=2)
-    server.put(*storage(), node(allocatable={"cpu": "100", "pods": "110", "memory": "64Gi"}), *vmis(20))
-    sync_caches(live, server)
-    return live
-
-
-def pin_and_show(live: Live, clock: FakeClock, number: int, delay: float = 0.0) -> Object:
-    """Have the replica pin a VM with 1 CPU, and its cache show the pod after a delay; return the pod."""
-    created = vm(number, requests={"cpu": "1"}, annotations={"kubevirt.io/domain": f"vm{number}"})
-    injection = live.inject(request(created))
-    clock.now += delay
-    stored = stored_pod(created, injection, f"virt-launcher-vm{number}-abcde")
-    live.store.put(read_pod(stored))
-    return stored
-
-
-def recent_pins(live: Live) -> int:
-    """Return how many pins of VMs with 1 CPU count as recent."""
-    decision(live, pod("a", "kube-system"))  # any review expires what is due
-    return live.store.recently_pinned("node-a").get("cpu", 0) // 1000
-
-
-def test_a_pin_counts_as_recent_until_the_cache_shows_it(one_of_two: Live, clock: FakeClock) -> None:
-    created = vm(1, requests={"cpu": "1"})
-    for _ in range(2):  # one VM, one pin
-        injection = one_of_two.inject(request(created))
-    clock.now += RESERVATION_SECONDS - 0.1
-    assert recent_pins(one_of_two) == 1
-    one_of_two.store.put(read_pod(stored_pod(created, injection, "virt-launcher-vm1-abcde")))
-    assert recent_pins(one_of_two) == 0
-
-
-@pytest.mark.parametrize(("delay", "recent"), [(0.0, MIN_RECENT_SECONDS), (1.0, 2.0)])
-def test_a_pin_counts_as_recent_for_three_times_the_delay_of_the_cache_and_at_least_half_a_second(
-    one_of_two: Live, clock: FakeClock, delay: float, recent: float
-) -> None:
-    pin_and_show(one_of_two, clock, 1, delay)
-    clock.now += recent - 0.1
-    assert recent_pins(one_of_two) == 1
-    clock.now += 0.1
-    assert recent_pins(one_of_two) == 0
 
 
 def test_a_cache_that_hears_nothing_for_five_minutes_is_stale(server: ApiServer) -> None:

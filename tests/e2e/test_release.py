@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -29,6 +30,7 @@ RELEASE_AFTER, BACK_OFF = 8, 1.0  # seconds; a lost share-manager must run elsew
 LIMIT = 90  # seconds until a VM runs, on a slow machine
 STUCK, PASSES = 8, 20  # stuck pods a second, and the passes until one of another tenant is released
 PREEMPTION = RELEASE_AFTER + 2 * PASS_INTERVAL  # seconds for which the victim of a preemption terminates
+BURST, ROOM = 30, 12  # VMs that start together, and how many of them their share-managers' node can run
 PAIRS, GAPS = 4, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
 RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
 
@@ -206,6 +208,45 @@ def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
     assert all(nodes[f"{claim}-a"] != nodes[f"{claim}-b"] for claim in claims)
     if session_affinity:  # one replica sees its own pins; but a preference for other nodes is no promise
         assert released <= 2
+
+
+@pytest.mark.parametrize("session_affinity", [False, True], ids=["any replica", "session affinity"])
+def test_vms_that_start_together_all_run_whichever_replica_decides(
+    scenario: Scenario,
+    controller: VirtController,
+    replicas: Replicas,
+    measured: Measured,
+    session_affinity: bool,
+) -> None:
+    """Replicas don't see each other's newest pins, so they may pin more VMs to a node than fit. The release helps."""
+    (node,) = scenario.add_nodes(1, "served", kvm=str(ROOM))
+    claims = [f"disk{number}" for number in range(6)]
+    burst.serve_volumes(scenario, claims)
+    scenario.add_nodes(4, "other")
+    replicas.wait_until_all(lambda: scenario.target_node(claims[-1]) == node, f"a decision for {node}")
+    if session_affinity:
+        replicas.route_to_one()
+    else:
+        replicas.route_per_connection()
+    released = replicas.metric(RELEASED)
+    names = [f"vm{number}" for number in range(BURST)]
+    pods = [controller.prepare(scenario.vm_pod(name, claims[number % 6])) for number, name in enumerate(names)]
+    scenario.wait_known(replicas.all)
+    began = time.monotonic()
+    created = burst.create(scenario, pods)
+    nodes = controller.wait_all_running(LIMIT)
+    released = replicas.metric(RELEASED) - released
+    p50, p99 = burst.latencies(created)
+    calls = "one replica gets all calls" if session_affinity else "any replica gets each call"
+    measured(
+        f"{BURST} VMs at once, {calls}: {list(nodes.values()).count(node)} of {ROOM} on their share-manager's node, "
+        f"{released:.0f} released, {time.monotonic() - began:.0f} s until all run; created in {p50:.2f} s (p50), "
+        f"{p99:.2f} s (p99); {dict(Counter(each.reason for each in created))}"
+    )
+    assert [each.error for each in created if each.error] == []
+    assert all(each.reason for each in created), "the webhook decided on each pod"
+    if session_affinity:
+        assert (released, list(nodes.values()).count(node)) == (0, ROOM)
 
 
 def replica_of(scenario: Scenario, replica_set: Object) -> Object:

@@ -13,7 +13,7 @@ from webhook.placement.settings import Settings
         {"activity": "dreaming"},
         {"settings": {"CO_SCHEDULE_ACTION": "destroy"}},
         {"settings": {"CO_SCHEDULE_NODE_GUARD": False}},  # in edited YAML
-        {"settings": {"CO_SCHEDULE_REPLICAS": [2]}},
+        {"settings": {"CO_SCHEDULE_RELEASE_AFTER": [2]}},
     ],
 )
 def test_a_snapshot_of_another_version_leaves_the_variables_of_the_shell(changes: Object) -> None:

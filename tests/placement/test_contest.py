@@ -1,9 +1,8 @@
-"""The guard counts what other replicas may pin, and a VM that is not pinned never competes with a pinned one."""
+"""A VM that is not pinned never competes with a pinned one."""
 
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.support.builders import (
     Object,
@@ -21,9 +20,8 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.cluster.kinds import read_pod
 from webhook.placement.injector import decide
-from webhook.placement.reasons import Decision, Outcome, Reason
+from webhook.placement.reasons import Outcome, Reason
 
 FOUR_CPUS = node(allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
 LABELS = {"app": "db"}
@@ -42,49 +40,43 @@ def pinned(cpu: str, **rest: Any) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("created", "others", "overrides", "reason"),
+    ("created", "others", "reason"),
     [
-        pytest.param(vm("2"), [pinned("3")], {}, Reason.NODE_FULL, id="a full node"),
-        pytest.param(vm("1"), [pinned("3")], {"replicas": 2}, Reason.NODE_SCARCE, id="a node with one place left"),
+        pytest.param(vm("2"), [pinned("3")], Reason.NODE_FULL, id="a full node"),
         pytest.param(
             vm(affinity=REPELLING, labels=LABELS),
             [pinned("1", labels=LABELS)],
-            {},
             Reason.POD_AFFINITY,
             id="a pinned pod that repels the VM",
         ),
         pytest.param(
             vm("2", resourceClaims=[{"name": "gpu"}], annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
             [pinned("3")],
-            {},
             Reason.NODE_FULL,
             id="a VM that only prefers the node anyway",
         ),
     ],
 )
 def test_a_vm_does_not_even_prefer_a_node_whose_room_pinned_pods_need(
-    created: Object, others: list[Object], overrides: Object, reason: Reason
+    created: Object, others: list[Object], reason: Reason
 ) -> None:
-    decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
+    decision = decision_for(created, *storage(), FOUR_CPUS, *others)
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-a")
     assert decision.message.endswith(", so other nodes are preferred while pinned VMs wait to start there")
 
 
 @pytest.mark.parametrize(
-    ("created", "others", "overrides", "reason"),
+    ("created", "others", "reason"),
     [
-        pytest.param(vm("2"), [pod("o", requests={"cpu": "3"}, node="node-a")], {}, Reason.NODE_FULL, id="bound pods"),
-        pytest.param(
-            vm("1"), [pod("o", requests={"cpu": "3"}, node="node-a")], {"replicas": 2}, Reason.NODE_SCARCE, id="quiet"
-        ),
-        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], {}, Reason.UNJUDGED, id="capacity for both"),
-        pytest.param(vm("1"), [pinned("4", node="node-a")], {}, Reason.NODE_FULL, id="a pinned pod that is bound"),
+        pytest.param(vm("2"), [pod("o", requests={"cpu": "3"}, node="node-a")], Reason.NODE_FULL, id="bound pods"),
+        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], Reason.UNJUDGED, id="capacity for both"),
+        pytest.param(vm("1"), [pinned("4", node="node-a")], Reason.NODE_FULL, id="a pinned pod that is bound"),
     ],
 )
 def test_a_vm_prefers_a_node_whose_room_no_pinned_pod_needs(
-    created: Object, others: list[Object], overrides: Object, reason: Reason
+    created: Object, others: list[Object], reason: Reason
 ) -> None:
-    decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
+    decision = decision_for(created, *storage(), FOUR_CPUS, *others)
     assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, reason)
 
 
@@ -93,36 +85,6 @@ def test_a_contested_node_is_not_preferred_while_the_share_manager_starts() -> N
     other_vm = virt_launcher("vm2", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})
     decision = decision_for(vm("2"), *starting, other_vm, pinned("3"), FOUR_CPUS)
     assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.SHARE_MANAGER_STARTING)
-
-
-def decide_with_recent_pins(created: Object, replicas: int, *recent: Object) -> Decision:
-    store = catalog(*storage(), FOUR_CPUS)
-    for item in recent:
-        fact = read_pod(item)
-        assert fact
-        store.put(fact)
-        store.reservations.recent_pins[fact.key] = replace(fact, effective_node="node-a")
-    return decide(request(created), store, settings(replicas=replicas))
-
-
-@pytest.mark.parametrize(
-    ("cpu", "replicas", "recent", "reason"),
-    [
-        pytest.param("4", 1, "", Reason.CO_SCHEDULED, id="one replica takes all"),
-        pytest.param("2", 2, "", Reason.CO_SCHEDULED, id="two replicas share"),
-        pytest.param("2001m", 2, "", Reason.NODE_SCARCE, id="two replicas leave capacity for each other"),
-        pytest.param("1333m", 3, "", Reason.CO_SCHEDULED, id="three replicas share"),
-        pytest.param("1334m", 3, "", Reason.NODE_SCARCE, id="three replicas leave capacity for each other"),
-        pytest.param("1", 2, "1", Reason.CO_SCHEDULED, id="a recent pin counts once for each other replica"),
-        pytest.param("1001m", 2, "1", Reason.NODE_SCARCE, id="too little beside a recent pin"),
-        pytest.param("0", 2, "4", Reason.CO_SCHEDULED, id="a resource that is not requested does not count"),
-    ],
-)
-def test_each_replica_leaves_as_much_room_to_the_others_as_it_takes(
-    cpu: str, replicas: int, recent: str, reason: Reason
-) -> None:
-    pins = [pinned(recent)] if recent else []
-    assert decide_with_recent_pins(vm(cpu), replicas, *pins).reason is reason
 
 
 def test_a_stale_cache_softens_the_pin_and_is_the_first_reason() -> None:

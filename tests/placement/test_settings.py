@@ -37,9 +37,6 @@ VALID = [
     ("CO_SCHEDULE_SCHEDULER_NAMES", '{"a": "b", "c.d": "b"}', {"a": "b", "c.d": "b"}),
     ("CO_SCHEDULE_SCHEDULER_NAMES", '{"a": "b", "b": "b"}', {"a": "b", "b": "b"}),
     ("CO_SCHEDULE_MIGRATION_TARGETS", "prefer", MigrationTargets.PREFER),
-    ("CO_SCHEDULE_REPLICAS", "1", 1),
-    ("CO_SCHEDULE_REPLICAS", "100", 100),
-    ("CO_SCHEDULE_SESSION_AFFINITY", "true", True),
     ("CO_SCHEDULE_RELEASE", "false", False),
     ("CO_SCHEDULE_RELEASE_AFTER", "5", 5),
     ("CO_SCHEDULE_RELEASE_AFTER", "3600", 3600),
@@ -95,10 +92,9 @@ INVALID = [
     ),
     ("CO_SCHEDULE_MIGRATION_TARGETS", "require", "expected 'ignore' or 'prefer'"),
     *(
-        ("CO_SCHEDULE_REPLICAS", value, "expected an integer from 1 to 100")
-        for value in ("0", "101", "-1", "1.5", "two", "\u0661")
+        ("CO_SCHEDULE_RELEASE_AFTER", value, "expected an integer from 5 to 3600")
+        for value in ("0", "3601", "-1", "1.5", "ten", "\u0661")
     ),
-    ("CO_SCHEDULE_SESSION_AFFINITY", "ClientIP", "expected 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE", "yes", "expected 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE_AFTER", "4", "expected an integer from 5 to 3600"),
     ("CO_SCHEDULE_LOG_LEVEL", "INFO", "expected 'debug' or 'info' or 'warning' or 'error'"),

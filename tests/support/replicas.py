@@ -16,8 +16,8 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 class Replicas:
     """`with Replicas(...)` starts and registers the replicas; each call goes to a random one.
 
-    The replicas share a certificate and the settings, of which `replicas` is their number. With `lease`, one of them
-    releases pins; `kubeconfig` needs the rights to do so.
+    The replicas share a certificate and the settings. With `lease`, one of them releases pins; `kubeconfig` needs the
+    rights to do so.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Replicas:
     ) -> None:
         self._plane, self._name = plane, name
         self._share_managers, self._timeout = share_managers, timeout
-        settings = {"replicas": str(count)} | (settings or {})
+        settings = settings or {}
         arguments = (f"--lease={NAMESPACE}/{name}",) if lease else ()
         self._lease = lease
         self.first = Webhook(plane, name, kubeconfig, settings, arguments=arguments)

@@ -98,9 +98,8 @@ class Live:
         """Return a decision without its patch."""
         vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
         store.stale = self._stale_resources()
-        store.pins.counting()  # notes what has arrived
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
-        withdrawn = reservations.withdraw(vm, store.pins.arrivals)
+        withdrawn = reservations.withdraw(vm)
         injection = without_patch(request, store, self._settings)
         if request.get("dryRun") is True:
             reservations.restore(withdrawn)

@@ -27,7 +27,7 @@ UNSCHEDULED_AFTER = 30
 MAX_RELEASES = MAX_START_FAILURES  # within an hour
 
 # These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
-_NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED, Reason.START_FAILED})
+_NO_OBSTACLES = frozenset({Reason.RELEASED, Reason.START_FAILED})
 RELEASE_REASONS = (
     *(reason for reason in GUARD_REASONS if reason not in _NO_OBSTACLES and reason is not Reason.CACHE_STALE),
     Reason.SHARE_MANAGER_MOVED,

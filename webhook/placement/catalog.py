@@ -81,18 +81,8 @@ class Catalog(Protocol):
     def nominated_pods(self, node: str) -> Collection[Pod]:
         """List the unbound pods for which the scheduler has nominated `node`."""
 
-    def recently_pinned(self, node: str) -> Mapping[str, int]:
-        """Sum the effective requests of the pods that this replica has just pinned to `node`."""
-
-    def has_other_pinning_replicas(self) -> bool:
-        """Return whether another replica has pinned a pod within the last hour."""
-
     def expects_pods(self, node: str, excluding: Key) -> bool:
-        """Return whether pods other than `excluding` are about to run on `node`.
-
-        True while a pod is pinned or nominated to the node but isn't bound yet, and shortly after the last pin to the
-        node: other replicas may have pinned pods that the cache doesn't show yet.
-        """
+        """Return whether a pod other than `excluding` is pinned or nominated to `node`, but not bound yet."""
 
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes: for example "nodes"."""

@@ -17,7 +17,7 @@ from webhook.placement.eligibility import (
     pinned_by_webhook,
     username,
 )
-from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
+from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import (
     CHECKS,
@@ -168,9 +168,7 @@ def _place_virt_launcher(
         named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
         return replace(_unserved(claims, named, mode, settings), claims=claims, recorded=True)
 
-    # The other replicas may be pinning VMs to the node, too.
-    replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
-    candidate = Candidate(manifest, choice.node, catalog, replicas, releases=releases)
+    candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings))
     trace.candidates = [candidate]
     decision = _placed(choice, candidate, mode, settings, trace)
     return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)

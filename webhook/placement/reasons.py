@@ -90,7 +90,6 @@ class Reason(StrEnum):
     NODE_MISMATCH = "NodeMismatch"
     VOLUME_MISMATCH = "VolumeMismatch"
     NODE_FULL = "NodeFull"
-    NODE_SCARCE = "NodeScarce"
     POD_AFFINITY = "PodAffinity"
     RELEASED = "Released"
     START_FAILED = "StartFailed"
@@ -137,7 +136,6 @@ MAY_FIT_REASONS = frozenset(
         Reason.CO_SCHEDULED,
         Reason.SHARE_MANAGER_STARTING,
         Reason.CACHE_STALE,
-        Reason.NODE_SCARCE,
         Reason.RELEASED,
         Reason.UNJUDGED,
     }

@@ -128,8 +128,7 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 class Settings:
     """The settings, with their defaults. `metadata` holds the parser of those that are not one of a few words.
 
-    `replicas` is the number of webhook replicas. With `session_affinity`, all calls of one API server reach the same
-    replica. `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
+    `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
     """
 
     opt_in_annotations: tuple[str, ...] = field(
@@ -147,8 +146,6 @@ class Settings:
     )
     action: Action = Action.INJECT
     migration_targets: MigrationTargets = MigrationTargets.IGNORE
-    replicas: int = field(default=1, metadata={"parse": _integer_parser(1, 100)})
-    session_affinity: bool = False
     release: bool = True
     release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})

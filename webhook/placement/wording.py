@@ -66,7 +66,6 @@ ADVICE = {
     Reason.NODE_MISMATCH: "Change the VM's nodeSelector or node affinity, or keep share-managers off the node.",
     Reason.VOLUME_MISMATCH: "Check the node affinity of the PVs: the node cannot reach one of the VM's volumes.",
     Reason.NODE_FULL: "Free resources on the node, or stop all users of the volume so that its share-manager moves.",
-    Reason.NODE_SCARCE: "No action needed. To pin VMs to the last free capacity too, run one replica of the webhook.",
     Reason.POD_AFFINITY: "Make the required pod (anti-)affinity preferred: it excludes the node of the share-manager.",
     Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim. Then the next start is pinned.",
     Reason.START_FAILED: "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again.",
@@ -100,7 +99,7 @@ _ACTIONABLE = frozenset(
 )
 # Besides a cold claim, such a claim is no problem.
 _NORMAL = NEVER_SERVED_REASONS | {Reason.NO_SHARE_MANAGER}
-_TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
+_TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING})
 
 
 def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:

@@ -31,7 +31,7 @@
       `internal-error`, `uncaught-error`: an unexpected error in the webhook; its log has the traceback, please report it. The second one ended a thread:
       restart the replica.
 {{- $starts := printf "kubevirt_scheduler_decisions_total{%s,subject=\"vm\",action=\"inject\",mode=\"required\"" $of }}
-{{- $reasons := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|NodeScarce|PodAffinity|Released|StartFailed|Unjudged" }}
+{{- $reasons := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|PodAffinity|Released|StartFailed|Unjudged" }}
 {{- $refused := printf "sum(increase(%s,reason=~%q}[1h]))" $starts $reasons }}
 {{- $all := printf "sum(increase(%s,reason=~%q}[1h]))" $starts (printf "CoScheduled|%s" $reasons) }}
 {{- /* Five starts, so that a single VM on a quiet cluster doesn't fire the alert. */}}

@@ -20,10 +20,6 @@
   value: {{ join "," (include "kubevirt-scheduler.kubevirtAccounts" $ | fromYamlArray) | quote }}
 - name: CO_SCHEDULE_MIGRATION_TARGETS
   value: {{ .migrationTargets }}
-- name: CO_SCHEDULE_REPLICAS
-  value: {{ $.Values.replicas | quote }}
-- name: CO_SCHEDULE_SESSION_AFFINITY
-  value: {{ $.Values.service.sessionAffinity.enabled | quote }}
 - name: CO_SCHEDULE_RELEASE
   value: {{ $.Values.release.enabled | quote }}
 - name: CO_SCHEDULE_RELEASE_AFTER

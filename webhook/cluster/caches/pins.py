@@ -8,25 +8,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from webhook.cluster.caches.pod_tables import PlacedPods
 from webhook.cluster.caches.tables import Table, VirtualMachineInstances
-from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS, counting_pod, largest
+from webhook.placement.guard.pins import MAX_AGE, MAX_PODS, counting_pod, largest
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
-
-DISTRUST_SECONDS = 3600.0  # after a namespace had a made-up pod
-MAX_UNTRUSTED = 4096  # namespaces
-
-
-class Arrival(NamedTuple):
-    """A pinned pod that the cache has shown for the first time. `vm` is its `vm_key`."""
-
-    vm: Key
-    node: str
-    at: float
 
 
 @dataclass(slots=True)
@@ -40,8 +28,7 @@ class _Sighting:
 class Pins:
     """The pods with a pin, by VMI. Not thread-safe. `vmis` and `nodes` are the tables of these kinds.
 
-    `arrivals` are the pinned pods of known VMIs that the caches have shown for the first time. `shown` is called with
-    the VMI of a pod that counts.
+    `shown` is called with the VMI of a pod that counts.
     """
 
     def __init__(
@@ -52,13 +39,11 @@ class Pins:
         shown: Callable[[Key], None],
     ) -> None:
         self.vmis, self.nodes = vmis, nodes
-        self.arrivals: deque[Arrival] = deque(maxlen=4096)
         self._clock, self._shown = clock, shown
         self._by_vmi: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._seen: dict[tuple[Key, str], _Sighting] = {}  # by the pod's key and UID
-        # When this replica first saw a pod, and the pod's VMI: for the two ages at which a pod may stop counting.
-        self._expiring: dict[float, deque[tuple[float, Key]]] = {MAX_AGE_WITHOUT_VMI: deque(), MAX_AGE: deque()}
-        self._untrusted: dict[str, float] = {}  # see `_max_age`; the namespace added last at the end
+        # When this replica first saw a pod, and the pod's VMI: at MAX_AGE, the pod may stop counting.
+        self._expiring: deque[tuple[float, Key]] = deque()
         self._changed: set[Key] = set()
         self._counting = PlacedPods()
         self._counted: dict[Key, Key] = {}  # the key of the pod that counts, by its VMI
@@ -77,16 +62,13 @@ class Pins:
         self._changed.add(vmi)
         if _id_of(pod) not in self._seen:
             self._seen[_id_of(pod)] = _Sighting(now - age)
-            for queue in self._expiring.values():
-                queue.append((now - age, vmi))
+            self._expiring.append((now - age, vmi))
 
     def remove(self, pod: Pod) -> None:
         """Remove a pod."""
         if pod.pin:
             self._drop(pod)
-        seen = self._seen.pop(_id_of(pod), None)
-        if seen and seen.vmi is None:
-            self._distrust(_vmi_of(pod))
+        self._seen.pop(_id_of(pod), None)
 
     def replace(self, pods: Collection[Pod]) -> None:
         """Store the pods of a relist, those with a pin, in place of all others."""
@@ -123,10 +105,9 @@ class Pins:
     def counting(self) -> PlacedPods:
         """Return the pods that count now, with the node of their pin as the effective node."""
         now = self._clock()
-        for max_age, queue in self._expiring.items():
-            while queue and now - queue[0][0] >= max_age:
-                _, vmi = queue.popleft()
-                self.change(vmi)
+        while self._expiring and now - self._expiring[0][0] >= MAX_AGE:
+            _, vmi = self._expiring.popleft()
+            self.change(vmi)
         while self._changed:
             self._evaluate(self._changed.pop(), now)
         return self._counting
@@ -156,38 +137,16 @@ class Pins:
             self._counting.remove(counted)
         seen = [(pod, self._seen[_id_of(pod)]) for pod in islice(self._by_vmi.get(vmi, {}).values(), MAX_PODS)]
         self._recognize(seen, self._find_vmi(vmi))
-        if any(each.vmi is None and now - each.at >= MAX_AGE_WITHOUT_VMI for _, each in seen):
-            self._distrust(vmi)
-        ages = [(pod, now - each.at) for pod, each in seen]
-        pod = counting_pod(ages, self._max_age(vmi, now), self.nodes.named)
+        ages = [(pod, now - each.at) for pod, each in seen if self.knows_vmi(*vmi)]
+        pod = counting_pod(ages, self.nodes.named)
         if pod and pod.pin:
             self._counted[vmi] = pod.key
             self._shown(vmi)
             self._counting.put(replace(pod, effective_node=pod.pin.node))
 
     def _recognize(self, seen: Iterable[tuple[Pod, _Sighting]], vmi: VirtualMachineInstance | None) -> None:
-        for pod, each in seen if vmi else ():
-            if pod.pin and each.vmi is None and not pod.prefers:
-                self.arrivals.append(Arrival(_vmi_of(pod), pod.pin.node, each.at))
+        for _, each in seen if vmi else ():
             each.vmi = vmi
-
-    def _max_age(self, vmi: Key, now: float) -> float:
-        """Return for how many seconds a pod of this VMI counts.
-
-        A user could replace a made-up pod every few seconds. So a namespace whose last pod of an unknown VMI was made
-        up gets no time in advance for the next one.
-        """
-        if self.knows_vmi(*vmi):
-            return MAX_AGE
-        is_trusted = now - self._untrusted.get(vmi[0], -DISTRUST_SECONDS) >= DISTRUST_SECONDS
-        return MAX_AGE_WITHOUT_VMI if is_trusted else 0.0
-
-    def _distrust(self, vmi: Key) -> None:
-        if not self.knows_vmi(*vmi):
-            self._untrusted.pop(vmi[0], None)
-            self._untrusted[vmi[0]] = self._clock()
-            if len(self._untrusted) > MAX_UNTRUSTED:
-                del self._untrusted[next(iter(self._untrusted))]
 
 
 def _vmi_of(pod: Pod) -> Key:

@@ -1,7 +1,6 @@
 """The in-memory catalog that decisions read: facts about Kubernetes objects, and queries on them."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -33,9 +32,6 @@ from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
 
 NO_KEY: Key = ("", "")
-# Seconds. Long enough for replicas of a cluster without session affinity to remember each other until the next burst of
-# VMs. Short enough to forget the replica that got the calls before this one.
-OTHER_REPLICAS_SECONDS = 3600.0
 
 
 def parse_time(value: str) -> datetime | None:
@@ -176,24 +172,10 @@ class Store:
 
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""
-        return node in self.reservations.last_pins or any(
-            table.has_unbound(node, excluding) for table in self._placed_pods()
-        )
+        return any(table.has_unbound(node, excluding) for table in self._placed_pods())
 
     def _placed_pods(self) -> tuple[PlacedPods, ...]:
         return self.pods, self.pins.counting(), self.reservations
-
-    def recently_pinned(self, node: str) -> Mapping[str, int]:
-        """Sum up the effective requests of the pods that this replica has just pinned to `node`."""
-        found: Counter[str] = Counter()
-        for pod in self.reservations.recent_pins.values():
-            if pod.effective_node == node:
-                found.update(pod.requests)
-        return found
-
-    def has_other_pinning_replicas(self) -> bool:
-        """Return whether another replica has pinned a pod within the last hour."""
-        return self._clock() - self.reservations.other_replica_pinned_at < OTHER_REPLICAS_SECONDS
 
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes."""

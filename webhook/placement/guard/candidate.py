@@ -27,13 +27,12 @@ class ResourceFit(Struct, frozen=True):
 class Candidate:
     """A pod, its target node, and the known PVs of its claims: a PV of any driver may restrict the pod to some nodes.
 
-    `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment. `comparisons`
-    is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `hotplugged` are
-    more claims that the node must reach, as are those that the template of the `vm` marks as hotpluggable. `node` is
-    None if it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod without a name has the UID
-    of its VMI instead, like the store's reservations. `pod_affinity` evaluates required pod (anti-)affinity.
-    `unreported_resources` are the requested extended resources that no node reports: each may be a device of a
-    DeviceClass.
+    `comparisons` is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails.
+    `hotplugged` are more claims that the node must reach, as are those that the template of the `vm` marks as
+    hotpluggable. `node` is None if it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod
+    without a name has the UID of its VMI instead, like the store's reservations. `pod_affinity` evaluates required pod
+    (anti-)affinity. `unreported_resources` are the requested extended resources that no node reports: each may be a
+    device of a DeviceClass.
     """
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
@@ -41,7 +40,6 @@ class Candidate:
         manifest: Manifest,
         node_name: str,
         catalog: Catalog,
-        replicas: int = 1,
         *,
         comparisons: Comparisons | None = None,
         releases: bool = True,
@@ -49,7 +47,7 @@ class Candidate:
     ) -> None:
         """Read the facts of the pod. Raises Malformed."""
         self.manifest, self.namespace, self.node_name = manifest, manifest.namespace, node_name
-        self.catalog, self.replicas, self.releases = catalog, replicas, releases
+        self.catalog, self.releases = catalog, releases
         self.comparisons = comparisons or Comparisons()
         self.node = catalog.node(node_name)
         name = text(manifest.metadata, "name") or manifest.vmi_uid
@@ -96,15 +94,6 @@ class Candidate:
             return True
         restarts = self.vm is not None and self.vm.restarts and self.vm.start_failures < MAX_START_FAILURES
         return self.releases and restarts
-
-
-def pinning_replicas(catalog: Catalog, settings: Settings) -> int:
-    """Return how many replicas may be pinning VMs at this moment, this replica included.
-
-    virt-controller creates all VM pods through one API server. So with session affinity, one replica gets all calls.
-    """
-    alone = settings.session_affinity and not catalog.has_other_pinning_replicas()
-    return 1 if alone else settings.replicas
 
 
 def releases_pins(settings: Settings) -> bool:

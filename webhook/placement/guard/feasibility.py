@@ -131,20 +131,6 @@ def _full(candidate: Candidate) -> str | None:
     return None
 
 
-def _scarce(candidate: Candidate) -> str | None:
-    # Replicas don't see each other's pins until a watch shows them. If each replica leaves free capacity for as many
-    # pins of every other replica as it has just made itself, all of them together never pin more than fits.
-    other_replicas = candidate.replicas - 1
-    if not other_replicas:
-        return None
-    recent = candidate.catalog.recently_pinned(candidate.node_name)
-    for item in candidate.resource_fits():
-        escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
-        if item.requested and item.requested + escrow > item.free:
-            return f"may lack {item.resource} if other replicas of the webhook also pin VMs to it"
-    return None
-
-
 def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
@@ -234,7 +220,6 @@ CHECKS = (
     Check(Reason.NODE_MISMATCH, "selected by nodeSelector and required node affinity", _node_mismatch),
     Check(Reason.VOLUME_MISMATCH, "selected by the node affinity and the zones of the claims' PVs", _volume_mismatch),
     Check(Reason.NODE_FULL, "enough free resources", _full),
-    Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
     Check(Reason.RELEASED, "no unschedulable pod of this VM deleted in the last hour", _released, quiet=True),
     _STARTS,
@@ -305,5 +290,5 @@ def contest(candidate: Candidate) -> FailedCheck | None:
     """
     if not candidate.catalog.expects_pods(candidate.node_name, candidate.pod_facts.key):
         return None
-    reasons = Reason.NODE_FULL, Reason.NODE_SCARCE, Reason.POD_AFFINITY
+    reasons = Reason.NODE_FULL, Reason.POD_AFFINITY
     return first_failed_check(candidate, [check for check in CHECKS if check.reason in reasons])

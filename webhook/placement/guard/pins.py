@@ -14,8 +14,6 @@ from webhook.placement.objects.resources import PODS
 
 # Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
 MAX_AGE = 300.0
-# The same for a pod of an unknown VMI: the watch of VMIs may be behind the watch of pods.
-MAX_AGE_WITHOUT_VMI = 5.0
 MAX_PODS = 8  # of one VMI: KubeVirt creates one or two unbound pods, and users may create thousands
 
 
@@ -44,9 +42,7 @@ def _unschedulable_since(pod: JsonObject) -> str:
     return text(found, "lastTransitionTime") or text(pod, "metadata", "creationTimestamp")
 
 
-def counting_pod(
-    pods: Iterable[tuple[Pod, float]], max_age: float, find_node: Callable[[str], Node | None]
-) -> Pod | None:
+def counting_pod(pods: Iterable[tuple[Pod, float]], find_node: Callable[[str], Node | None]) -> Pod | None:
     """Return the one of a VMI's pods that counts on the node of its pin, None if none does.
 
     `pods` are those with a pin, each with the seconds since the webhook first saw it. A pod that the scheduler
@@ -55,7 +51,7 @@ def counting_pod(
     return largest(
         pod
         for pod, age in pods
-        if pod.pin and not pod.effective_node and age < max_age and fits_empty(pod, find_node(pod.pin.node))
+        if pod.pin and not pod.effective_node and age < MAX_AGE and fits_empty(pod, find_node(pod.pin.node))
     )
 
 
