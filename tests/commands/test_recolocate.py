@@ -116,7 +116,7 @@ def test_a_namespace_or_a_vm_is_left_out(run: Any) -> None:
     assert "No VM is apart from its storage." in run("-A", "--exclude", "default").stdout
 
 
-@pytest.mark.parametrize("value", ["defualt", "default/bigg", "default/", ""])
+@pytest.mark.parametrize("value", ["elsewhere", "default/bigg", "default/", ""])
 def test_an_exclusion_that_excludes_no_vm_is_named(run: Any, value: str) -> None:
     found = run("-A", "--exclude", "default/big", "--exclude", value)
     assert found.stdout.endswith("3 apart: 1 would migrate, 2 need a restart\n")
