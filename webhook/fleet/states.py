@@ -23,8 +23,8 @@ from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
-    GUARD_REASONS,
     NEVER_SERVED_REASONS,
+    NODE_REASONS,
     ClaimFinding,
     Decision,
     OptedInBy,
@@ -35,9 +35,7 @@ from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose, voters
 
-# The conditions on a node that don't depend on its other pods.
-_REASONS_OF_NODE = GUARD_REASONS[: GUARD_REASONS.index(Reason.NODE_FULL)]
-_CHECKS_OF_NODE = [check for check in CHECKS if check.reason in _REASONS_OF_NODE]
+_CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
 
 
 class State(StrEnum):

@@ -110,25 +110,23 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
     pod, namespace = request["object"], namespace_of(request)
     manifest = Manifest(pod, namespace, username(request))
     steered = is_share_manager_pod(pod, namespace, settings)
-    trace.rules = STEERING_RULES if steered else RULES
-    if manifest.is_virt_launcher and not steered:
-        trace.opted_in_by = opted_in_by(manifest, catalog, settings)
-    trace.broken = ineligible_reason(manifest, trace.opted_in_by, settings, trace.rules)
+    rules = STEERING_RULES if steered else RULES
+    by = opted_in_by(manifest, catalog, settings) if manifest.is_virt_launcher and not steered else OptedInBy.NOTHING
+    broken = ineligible_reason(manifest, by, settings, rules)
+    trace.rules, trace.opted_in_by, trace.broken = rules, by, broken
     if steered:
-        if trace.broken or catalog is None:
-            return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
+        if broken or catalog is None:
+            return unchanged(broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return _place_share_manager(manifest, catalog, settings, trace)
-    decision = replace(_decide_on_vm(manifest, catalog, settings, trace), opted_in_by=trace.opted_in_by)
-    return wording.with_opt_in(decision) if decision.recorded else decision
-
-
-def _decide_on_vm(manifest: Manifest, catalog: Catalog | None, settings: Settings, trace: Trace) -> Decision:
     mode = mode_of(manifest.annotations, settings)[0]
-    if trace.broken is Reason.ALREADY_INJECTED and catalog is not None:
-        return _check_pin_again(manifest, mode, catalog, settings, trace)
-    if trace.broken or catalog is None:
-        return unchanged(trace.broken or Reason.CACHE_NOT_SYNCED, mode)
-    return _place_virt_launcher(manifest, mode, catalog, settings, trace)
+    if broken is Reason.ALREADY_INJECTED and catalog is not None:
+        decision = _check_pin_again(manifest, mode, catalog, settings, trace)
+    elif broken or catalog is None:
+        decision = unchanged(broken or Reason.CACHE_NOT_SYNCED, mode)
+    else:
+        decision = _place_virt_launcher(manifest, mode, by, catalog, settings, trace)
+    decision = replace(decision, opted_in_by=by)
+    return wording.with_opt_in(decision) if decision.recorded else decision
 
 
 def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
@@ -140,8 +138,9 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     candidate = Candidate(manifest, node, catalog, releases=releases_pins(settings))
-    trace.candidates, trace.checks = [candidate], CHECKS if settings.node_guard else ()
-    obstacle = first_failed_check(candidate, trace.checks)
+    checks = CHECKS if settings.node_guard else ()
+    trace.candidates, trace.checks = [candidate], checks
+    obstacle = first_failed_check(candidate, checks)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
@@ -150,19 +149,21 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
-def _place_virt_launcher(
-    manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings, trace: Trace
+def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends on)
+    manifest: Manifest, mode: Mode, by: OptedInBy, catalog: Catalog, settings: Settings, trace: Trace
 ) -> Decision:
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle.
 
     A live-migration target only prefers it, and only if the migration may go there.
     """
-    trace.claims = claims = resolve.resolve_all(manifest, catalog, settings, trace.opted_in_by)
-    trace.choice = choice = votes.choose(claims)
+    claims = resolve.resolve_all(manifest, catalog, settings, by)
+    choice = votes.choose(claims)
+    trace.claims, trace.choice = claims, choice
     if manifest.is_migration_target:
         mode = Mode.PREFERRED
-        trace.leads_elsewhere = choice is not None and _leads_elsewhere(manifest, choice.node, catalog)
-        if choice is None or trace.leads_elsewhere:
+        leads_elsewhere = choice is not None and _leads_elsewhere(manifest, choice.node, catalog)
+        trace.leads_elsewhere = leads_elsewhere
+        if choice is None or leads_elsewhere:
             return unchanged(Reason.MIGRATION_TARGET, mode)
     elif choice is None:
         named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
@@ -170,7 +171,7 @@ def _place_virt_launcher(
 
     candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings))
     trace.candidates = [candidate]
-    decision = _placed(choice, candidate, mode, settings, trace)
+    decision = _placed(claims, choice, candidate, mode, settings, trace)
     return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)
 
 
@@ -200,11 +201,19 @@ def _leads_elsewhere(manifest: Manifest, node: str, catalog: Catalog) -> bool:
     return runs_there or HOSTNAME in mapping(manifest.spec, "nodeSelector")
 
 
-def _placed(choice: Choice, candidate: Candidate, mode: Mode, settings: Settings, trace: Trace) -> Decision:
+def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
+    claims: tuple[ClaimFinding, ...],
+    choice: Choice,
+    candidate: Candidate,
+    mode: Mode,
+    settings: Settings,
+    trace: Trace,
+) -> Decision:
     """Pin a pod to the chosen node, or only prefer the node, or prefer others if pinned pods need the node."""
-    claims, required, guard = trace.claims, mode is Mode.REQUIRED, settings.node_guard
-    trace.checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
-    obstacle = first_failed_check(candidate, trace.checks)
+    required, guard = mode is Mode.REQUIRED, settings.node_guard
+    checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
+    trace.checks = checks
+    obstacle = first_failed_check(candidate, checks)
     contested = contest(candidate) if guard and (obstacle or not required) else None
     problem, avoids = obstacle or contested, False
     if problem is None:
@@ -240,12 +249,13 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
     volume = text(manifest.labels, VOLUME_LABEL)
-    trace.consumers = users = consumers_of(volume, catalog, settings)
+    users = consumers_of(volume, catalog, settings)
     failing = failing_nodes(volume, catalog, settings)
-    trace.avoided = avoided_nodes(manifest.pod) | failing
+    avoided = avoided_nodes(manifest.pod) | failing
+    trace.consumers, trace.avoided = users, avoided
     if not users:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
-    nodes = ranked_nodes(users, trace.avoided)
+    nodes = ranked_nodes(users, avoided)
     if not nodes:
         why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
         sentence = f"{why} the nodes of the VMs that use volume {volume}"
@@ -254,12 +264,13 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
     # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
-    trace.checks = CHECKS if settings.node_guard else ()
+    candidates = list[Candidate]()
+    checks = CHECKS if settings.node_guard else ()
+    trace.candidates, trace.checks = candidates, checks
     comparisons = Comparisons()  # for all nodes together
     for node in nodes:
-        candidate = Candidate(manifest, node, catalog, comparisons=comparisons)
-        trace.candidates.append(candidate)
-        obstacles[node] = first_failed_check(candidate, trace.checks)
+        candidates.append(Candidate(manifest, node, catalog, comparisons=comparisons))
+        obstacles[node] = first_failed_check(candidates[-1], checks)
         if obstacles[node] is None:
             break
     else:
@@ -273,7 +284,7 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     vms = sum(vm.node == node for vm in users)
     message = f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
     placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
-    passed_over = any(candidate.pod_affinity.passed_over for candidate in trace.candidates)
+    passed_over = any(candidate.pod_affinity.passed_over for candidate in candidates)
     return replace(placed, recorded=True, passed_over=passed_over)
 
 

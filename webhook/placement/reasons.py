@@ -117,13 +117,35 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-def _reasons(first: Reason, last: Reason) -> tuple[Reason, ...]:
-    reasons = tuple(Reason)
-    return reasons[reasons.index(first) : reasons.index(last) + 1]
-
-
-CLAIM_REASONS = frozenset(_reasons(Reason.CLAIM_NOT_FOUND, Reason.NO_SHARE_MANAGER))
-GUARD_REASONS = _reasons(Reason.CACHE_STALE, Reason.UNJUDGED)
+CLAIM_REASONS = frozenset(
+    {
+        Reason.CLAIM_NOT_FOUND,
+        Reason.CLAIM_NOT_RWX,
+        Reason.CLAIM_NOT_BOUND,
+        Reason.NOT_LONGHORN,
+        Reason.NO_SHARE_MANAGER_EVER,
+        Reason.SHARE_MANAGER_STARTING,
+        Reason.NO_SHARE_MANAGER,
+    }
+)
+# The conditions on a node that don't depend on its other pods.
+NODE_REASONS = (
+    Reason.NODE_NOT_FOUND,
+    Reason.NODE_NOT_READY,
+    Reason.NODE_CORDONED,
+    Reason.NODE_TAINTED,
+    Reason.NODE_MISMATCH,
+    Reason.VOLUME_MISMATCH,
+)
+GUARD_REASONS = (
+    Reason.CACHE_STALE,
+    *NODE_REASONS,
+    Reason.NODE_FULL,
+    Reason.POD_AFFINITY,
+    Reason.RELEASED,
+    Reason.START_FAILED,
+    Reason.UNJUDGED,
+)
 
 BEING_REPLACED = "is being replaced"  # a share-manager: Longhorn passes the state `error` in each replacement
 
