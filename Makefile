@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-oldest test-unit planted-bugs check format docs lock image test-image package bench clean
+.PHONY: help venv demo playground test test-oldest test-unit mutants check format docs lock image test-image package bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,8 +67,9 @@ test-unit: venv ## run the tests that need neither the control plane nor program
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
 
-planted-bugs: venv ## plant each bug of tests/planted/bugs.yaml, and show which tests catch it; ARGS='--only tests/certs'
-	@$(BIN)/python -m tests.planted --workers $(WORKERS) $(ARGS)
+# make mutants FILE=webhook/placement/votes.py SAMPLE=40; the same sample each time, or another one with ARGS='--seed 2'
+mutants: venv ## change one operator or constant of FILE at a time, and list the changes that no test catches
+	@$(BIN)/python -m tests.support.mutants $(FILE) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 check: venv ## check format, lint, types, layers, laws, words, Dockerfile, imports of tests, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)

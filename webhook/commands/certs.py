@@ -88,10 +88,8 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
         report = health.status(_certificate_objects(secret, configuration, live), now)
-    if output == "json":
-        click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
-    else:
-        click.echo(_render_status(secret, report, now), nl=False)
+    shown = as_data(_status_as_json(secret, report, now)) if output == "json" else _render_status(secret, report, now)
+    click.echo(shown, nl=False)
     if report.problem or report.difference or not all(report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
