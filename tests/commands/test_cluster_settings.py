@@ -10,11 +10,10 @@ from click.testing import CliRunner, Result
 
 from tests.support.builders import Object, labeled_namespace, node, storage
 from tests.support.fake_api_server import ApiServer
-from tests.support.fleet import installation, vm, vm_pod
+from tests.support.fleet import OF_THE_FLEET, installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
 from webhook import __version__
 from webhook.cli import commands
-from webhook.commands.report.document import OF_THE_FLEET
 
 # The VM is apart. Only its namespace opts it in, and another VM keeps its share-manager running.
 CLUSTER = [

@@ -15,13 +15,13 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.fleet import OF_THE_FLEET
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
 from tests.support.webhook_process import NAMESPACE, Webhook
 from webhook.cli import commands
-from webhook.commands.report.document import OF_THE_FLEET
 
 pytestmark = pytest.mark.controlplane
 

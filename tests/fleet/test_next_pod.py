@@ -407,15 +407,18 @@ def matching(instance_type: Object | None = None, preference: Object | None = No
     return found
 
 
-def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference() -> None:
+@pytest.mark.parametrize("state_of", ["devices", "firmware"])
+def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference(state_of: str) -> None:
     """Checked against KubeVirt's source: pkg/instancetype/apply and pkg/instancetype/preference/apply."""
+    other = "devices" if state_of == "firmware" else "firmware"
+    preference = PREFERENCE | {"spec": {key: value for key, value in PREFERENCE["spec"].items() if key != other}}
     stopped = matching({"name": "u1"}, {"name": "linux"}, opt_in=False, domain={"devices": {"disks": []}})
     state = {
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "persistent-state-for-vm1", "namespace": "default"},
         "spec": {},
     }
-    (machine,) = inventory(stopped, INSTANCE_TYPE, PREFERENCE, KUBEVIRT, state).machines(SETTINGS)
+    (machine,) = inventory(stopped, INSTANCE_TYPE, preference, KUBEVIRT, state).machines(SETTINGS)
     assert machine.template
     annotations, spec = machine.template["metadata"]["annotations"], machine.template["spec"]
     assert (annotations["both"], annotations[OPT_IN]) == ("instance type", "true")

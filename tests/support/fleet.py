@@ -16,6 +16,8 @@ from webhook.placement.objects.pod import Manifest
 CREATED = "2026-08-01T12:00:00Z"
 NOW = "2026-08-01T12:00:45Z"
 LATER = "2026-08-01T13:00:00Z"
+# What only the report knows of a VM: `explain` reads one VM.
+OF_THE_FLEET = ("plan", "traffic", "nfs")
 
 
 def vm(name: str = "vm1", *, opt_in: bool = True, annotations: Object | None = None, **spec: Any) -> Object:

@@ -12,8 +12,6 @@ from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 
-# What only the report knows of a VM: `explain` reads one VM.
-OF_THE_FLEET = ("plan", "traffic", "nfs")
 # The keys of the summary and of a node's states, in the order of the report.
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 WORDS = {"notConcerned": "not concerned"}  # for those keys that are no words
