@@ -1,0 +1,158 @@
+"""A reader finds in an object that was decoded to its shape what it finds in the whole object.
+
+A field that a reader uses and the shape lacks is missing from the caches, but not from a file: there, decisions are
+right.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    claim,
+    csi_node,
+    hotplug_pod,
+    labeled_namespace,
+    node,
+    node_terms,
+    pinned_fields,
+    pinned_vm_pod,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    preferring_fields,
+    share_manager,
+    storage_class,
+    virt_launcher,
+    virtual_machine,
+    vmi,
+    volume,
+)
+from webhook.cluster.kind import Kind
+from webhook.cluster.kinds import kinds
+from webhook.placement.objects.selectors import TOPOLOGY_LABELS
+
+MINUTE = "2026-08-01T12:00:00Z"
+EACH, OTHER = {"requests": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "3", "example.com/gpu": "1"}}
+# Each amount counts for the requests: containers, their limits, sidecars, pod-level resources, overhead, a resize.
+REQUESTS: Object = {
+    "containers": [{"name": "a", "resources": EACH}, {"name": "b", "resources": OTHER, "ports": [{"hostPort": 1}]}],
+    "initContainers": [{"name": "c", "resources": EACH, "restartPolicy": "Always"}, {"name": "d", "resources": OTHER}],
+    "overhead": {"cpu": "7m"},
+    "priority": 5,
+}
+RESIZED = {"name": "a", "resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"memory": "5Gi"}}
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+POD_LEVEL = {
+    "spec": {"containers": [{"name": "a"}], "resources": EACH | {"limits": {"hugepages-2Mi": "4Mi"}}},
+    "status": {"resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"memory": "2Gi"}},
+}
+ANNOTATIONS = {
+    OPT_IN: "true",
+    "kubevirt-scheduler/other": "false",
+    "kubevirt.io/domain": "vm1",
+    "kubevirt-scheduler/co-schedule-claim": "disk1",
+}
+VM_SPEC = {
+    "volumes": [
+        {"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "disk2", "hotpluggable": True}},
+        {"name": "c", "dataVolume": {"name": "disk3"}},
+        {"name": "d", "dataVolume": {"name": "disk4", "hotpluggable": True}},
+        {"name": "e", "ephemeral": {"persistentVolumeClaim": {"claimName": "disk5"}}},
+    ]
+}
+
+
+def with_parts(item: Object, **parts: Object) -> Object:
+    """Add fields to the metadata, the spec or the status."""
+    return item | {part: (item.get(part) or {}) | fields for part, fields in parts.items()}
+
+
+PODS = [
+    with_parts(
+        pinned_vm_pod(annotations=ANNOTATIONS),
+        metadata={"deletionTimestamp": MINUTE},
+        spec=REQUESTS | {"affinity": pinned_fields("node-a")["affinity"] | pod_anti_affinity(pod_term({"a": "b"}))},
+        status={"containerStatuses": [RESIZED], "initContainerStatuses": [RESIZED | {"name": "c"}]},
+    ),
+    virt_launcher("prefers", **preferring_fields("node-a")),
+    virt_launcher("gated", schedulingGates=[{"name": "gate"}], **pinned_fields("node-a")),
+    virt_launcher("undecided", node="node-a"),
+    with_parts(pod("nominated"), status={"phase": "Pending", "nominatedNodeName": "node-a"}),
+    with_parts(pod("infeasible"), spec=REQUESTS, status={"containerStatuses": [RESIZED], "conditions": [INFEASIBLE]}),
+    with_parts(pod("resized"), **POD_LEVEL),
+    pod("one request", requests={"cpu": "1"}),
+    pod("one limit", initContainers=[{"name": "d", "resources": OTHER}]),
+    pod("finished", phase="Succeeded"),
+    pod("oversized", labels={f"label-{number}": "x" for number in range(200)}),
+    hotplug_pod(virt_launcher("vm1"), node="node-a"),
+]
+VMS = [
+    with_parts(
+        virtual_machine(failures=2, annotations=ANNOTATIONS, uid="uid-of-vm1"),
+        spec={"template": {"metadata": {"annotations": ANNOTATIONS}, "spec": VM_SPEC}, "instancetype": {"name": "u1"}},
+    ),
+    with_parts(virtual_machine(strategy=None, running=True), spec={"preference": {"name": "linux"}}),
+]
+CLAIMS = [
+    with_parts(
+        claim(
+            modes=["ReadWriteMany", "ReadOnlyMany"],
+            labels={"persistent-state-for": "vm1"},
+            volumeMode="Block",
+            storageClassName="longhorn-rwx",
+            resources={"requests": {"storage": "1Gi"}},
+        ),
+        metadata={"uid": "uid-of-disk1"},
+    ),
+    claim("iso", modes=["ReadOnlyMany"]),
+]
+ZONES = {key: f"value-{number}" for number, key in enumerate(TOPOLOGY_LABELS)}
+VOLUMES = [
+    with_parts(
+        volume(required=node_terms({})["nodeAffinity"], parameters={"migratable": "true", "share": "1"}, labels=ZONES),
+        spec={"claimRef": {"namespace": "team", "name": "disk1", "uid": "uid-of-disk1"}},
+    ),
+    volume("local", driver="local.csi"),
+]
+TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
+NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]
+EXAMPLES: dict[str, list[Object]] = {
+    "PersistentVolumeClaim": CLAIMS,
+    "PersistentVolume": VOLUMES,
+    "ShareManager": [share_manager(deleting=True)],
+    "Node": NODES,
+    "CSINode": [csi_node("node-a", limited=5, unlimited=None)],
+    "Pod": PODS,
+    "VirtualMachine": VMS,
+    "VirtualMachineInstance": [vmi(owner_kind="VirtualMachineInstanceReplicaSet")],
+    "Namespace": [labeled_namespace(team="a")],
+    "StorageClass": [storage_class()],
+}
+EXAMPLES = {
+    kind: [with_parts(item, metadata={"namespace": "team"}) for item in items] for kind, items in EXAMPLES.items()
+}
+KINDS = {kind.name: kind for kind in kinds("longhorn-system")}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_shape_has_every_field_that_the_reader_uses(kind: Kind) -> None:
+    for item in EXAMPLES[kind.name]:
+        sent = {key: item[key] for key in ("kind", "metadata")} if kind.metadata_only else item
+        assert kind.extract(kind.decode(msgspec.json.encode(sent))) == kind.extract(item)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_examples_set_every_field_that_the_reader_uses(kind: Kind) -> None:
+    def fields(item: Object) -> dict[str, Any]:
+        fact = kind.extract(item)
+        return {name: getattr(fact, name) for name in kind.fact.__struct_fields__} if fact else {}
+
+    empty = fields({"metadata": {"name": "one"}})
+    assert set(empty) == {
+        name for item in EXAMPLES[kind.name] for name, value in fields(item).items() if value != empty[name]
+    }
