@@ -46,12 +46,14 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 playground: venv $(GO) ## run a cluster with simulated KubeVirt and Longhorn, to try the webhook on; Ctrl-C ends it
 	@$(BIN)/python -m tests.support.playground .cache/playground
 
-# The control plane's programs are built first, where their progress shows, and under CI those for a few tests, too. Each worker starts a control plane of its own.
 # All tests of a file run on one worker, which sets up the file's fixtures once.
 WORKERS ?= 2
+ON_WORKERS = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# The control plane's programs are built first, where their progress shows, and under CI those for a few tests, too. Each worker starts a control plane of its own.
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
-	$(BIN)/pytest --cov -m 'not image' --durations 10 --durations-min 20 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest --cov -m 'not image' --durations 10 --durations-min 20 $(ON_WORKERS) $(ARGS)
 
 # `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
 OLDEST_TESTS = $(addprefix tests/e2e/test_,cold_start.py warm_start.py guard.py release.py rights.py) \
@@ -59,10 +61,10 @@ OLDEST_TESTS = $(addprefix tests/e2e/test_,cold_start.py warm_start.py guard.py 
 test-oldest: export KUBERNETES := oldest
 test-oldest: venv $(GO) ## run a selection of the tests on the oldest Kubernetes that the chart supports
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(OLDEST_TESTS) $(ARGS)
+	$(BIN)/pytest $(ON_WORKERS) $(OLDEST_TESTS) $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane nor programs that may be missing
-	$(BIN)/pytest -m 'not controlplane and not needs' $(ARGS)
+	$(BIN)/pytest -m 'not controlplane and not needs' $(ON_WORKERS) $(ARGS)
 
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
