@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from webhook.commands.doctor.command import doctor
 from webhook.commands.doctor.installed_webhook import CLUSTER_SCOPED, NAMESPACED
 from webhook.commands.serve import serve
 from webhook.placement.reasons import Mode
-from webhook.placement.settings import Action, LogLevel, MigrationTargets, OptIn, Settings, read_settings
+from webhook.placement.settings import PREFIX, Action, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -84,8 +85,11 @@ def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
 
 def test_each_setting_reaches_the_program() -> None:
     values = {"settings": EVERY_SETTING, "release": {"enabled": False, "after": 600}}
-    deployment = find_one(render(values), "Deployment")
-    assert read_settings(env_values(container(deployment))) == Settings(
+    variables = env_values(container(find_one(render(values), "Deployment")))
+    assert {name for name in variables if name.startswith(PREFIX)} == {
+        PREFIX + setting.name.upper() for setting in fields(Settings)
+    }
+    assert read_settings(variables) == Settings(
         affinity_mode=Mode.PREFERRED,
         node_guard=False,
         steering=False,
