@@ -3,37 +3,26 @@
 The API server, default scheduler and webhook are real. kwok simulates 20 to 5,000 nodes. All claims are bound and all
 share-managers run before the measurement. VMs start one at a time. Each round starts one VM with the webhook, one
 without and, with --peer, one with the webhook in Go of benchmarks/serve.py, so the ratio holds on a machine whose speed
-drifts. For each size, further rounds show where the milliseconds go: the API server traces the creation of each pod.
+drifts.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from statistics import median, quantiles
 
 import click
-from breakdown import Parts, SchedulerMetrics, Start, breakdown_table, last_decision
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from stage import Scenario, Stage, Webhook, progress, start_stage
-from traces import Collector, collecting, new_trace
 from vm_starts import PEER, WITH, WITHOUT, Comparison, Timing
 
 SIZES, FULL = (20, 200, 1_000), (20, 200, 1_000, 5_000)
 ROUNDS, WARM_UP = 100, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The result for one size of the cluster, by kind: the timings, and the parts of other, traced starts."""
-
-    timings: dict[str, list[Timing]]
-    parts: dict[str, list[Parts]]
 
 
 def in_turn(kinds: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -57,32 +46,6 @@ def run_rounds(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """Starts VMs that the API server traces, and returns the parts of their times."""
-
-    comparison: Comparison
-    collector: Collector
-    webhook: Webhook
-    scheduler_port: int
-
-    def run(self, kinds: tuple[str, ...], count: int) -> dict[str, list[Parts]]:
-        """Start `count` VMs of each kind, in another order each time, and return the parts of each start."""
-        # A new connection: the scheduler closes idle ones, and the nodes of a large cluster take minutes to create.
-        with closing(SchedulerMetrics(self.scheduler_port)) as metrics:
-            starts = [
-                (kind, self._start(kind, number, metrics)) for number in range(count) for kind in in_turn(kinds, number)
-            ]
-        traces = self.collector.wait_for(start.trace for _, start in starts)
-        return {kind: [start.parts(traces[start.trace]) for of, start in starts if of == kind] for kind in kinds}
-
-    def _start(self, kind: str, number: int, metrics: SchedulerMetrics) -> Start:
-        before, trace = metrics.read(), new_trace()
-        timing = self.comparison.start_vm(kind, number, trace)
-        decision = last_decision(self.webhook.process.log) if kind == WITH else None
-        return Start(trace, timing, metrics.read() - before, decision)
-
-
 def scenarios(stage: Stage, kinds: tuple[str, ...], webhook: Webhook) -> dict[str, Scenario]:
     """Return a scenario for each kind. The one of the webhook in Go has no webhook yet."""
     return {kind: Scenario(stage.plane, stage.longhorn, webhook if kind == WITH else None) for kind in kinds}
@@ -90,17 +53,15 @@ def scenarios(stage: Stage, kinds: tuple[str, ...], webhook: Webhook) -> dict[st
 
 def measure(
     sizes: tuple[int, ...], kinds: tuple[str, ...], count: int, show_step: Callable[[str], None]
-) -> dict[int, Measured]:
-    """Return the results by cluster size."""
+) -> dict[int, dict[str, list[Timing]]]:
+    """Return the timings of each kind by cluster size."""
     found = {}
     with ExitStack() as stack:
-        collector = stack.enter_context(collecting())
-        stage = stack.enter_context(start_stage(collector.options))
+        stage = stack.enter_context(start_stage())
         webhook = stack.enter_context(stage.webhook("webhook"))
         webhook.register(share_managers=False, direct=True)
         comparison = Comparison(stage, scenarios(stage, kinds, webhook))
         stack.callback(comparison.close)
-        inspection = Inspection(comparison, collector, webhook, stage.plane.scheduler_port)
         for size in sizes:
             show_step(f"{size:,} nodes: creating them")
             comparison.grow(size)
@@ -108,22 +69,20 @@ def measure(
                 comparison.create_volumes()
                 if PEER in kinds:
                     stack.enter_context(comparison.peer(webhook))
-            timings = run_rounds(
+            found[size] = run_rounds(
                 comparison, kinds, count, partial(lambda size, what: show_step(f"{size:,} nodes: {what}"), size)
             )
-            show_step(f"{size:,} nodes: {count} traced rounds")
-            found[size] = Measured(timings, inspection.run(kinds, count))
     return found
 
 
-def timing_table(found: dict[int, Measured], kinds: tuple[str, ...], count: int) -> Table:
+def timing_table(found: dict[int, dict[str, list[Timing]]], kinds: tuple[str, ...], count: int) -> Table:
     """Return the table of the timings in milliseconds. Ratios are to the VMs without a webhook."""
     title = f"{count} VMs of each kind, milliseconds, {' / '.join(kinds)}"
     table = Table(title=title, box=box.SIMPLE)
     for heading in ("nodes", "until stored", "then bound", "in all, p50", "ratio", "p99", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
     for size, measured in found.items():
-        timings = [measured.timings[kind] for kind in kinds]
+        timings = [measured[kind] for kind in kinds]
         row = [
             " / ".join(f"{1000 * median(value(timing) for timing in each):.1f}" for each in timings)
             for value in (lambda timing: timing.created, lambda timing: timing.bound - timing.created)
@@ -148,8 +107,6 @@ def main(full: bool, count: int, peer: bool, nodes: tuple[int, ...]) -> None:
         found = measure(tuple(sorted(nodes)) or (FULL if full else SIZES), kinds, count, show_step)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(timing_table(found, kinds, count))
-    for size, measured in found.items():
-        console.print(breakdown_table(size, measured.parts))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -110,11 +110,11 @@ class Stage:
 
 
 @contextmanager
-def start_stage(apiserver_options: Sequence[str] = ()) -> Iterator[Stage]:
+def start_stage() -> Iterator[Stage]:
     """Start a control plane on loopback. At the end, kill it by pid and delete its files."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folder is deleted too
     build.binaries()  # takes minutes on the first run of a machine and prints its own progress
-    with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder), apiserver_options) as plane:
+    with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder)) as plane:
         plane.create_namespace(NAMESPACE)
         longhorn = Longhorn(plane)
         longhorn.install()

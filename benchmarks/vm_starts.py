@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from stage import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Object, Scenario, Stage, Webhook, running_peer
-from traces import traceparent
 
 from tests.support.accounts import KUBEVIRT, impersonation
 from tests.support.webhook_process import REGISTRATIONS, WEBHOOK_LABEL
@@ -29,14 +28,10 @@ WITHOUT, PEER, WITH = "without", "in Go", "with the webhook"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One VM's pod: seconds from the request until the API server has stored the pod, and until the pod is bound.
-
-    `sent` is when the request was sent, in seconds since the epoch.
-    """
+    """One VM's pod: seconds from the request until the API server has stored the pod, and until the pod is bound."""
 
     created: float
     bound: float
-    sent: float
 
 
 class Bindings:
@@ -164,21 +159,20 @@ class Comparison:
         self._stage.plane.request("POST", f"/api/v1/namespaces/{self._stage.longhorn.namespace}/pods", pod)
         return node
 
-    def start_vm(self, kind: str, number: int, trace: str = "") -> Timing:
-        """Start one VM, time it, and delete it. With `trace`, the API server records the creation under this id."""
+    def start_vm(self, kind: str, number: int) -> Timing:
+        """Start one VM, time it, and delete it."""
         scenario, claim = self._scenarios[kind], f"disk{number % VOLUMES}"
         pod = scenario.vm_pod("vm1", claim, nodeSelector=KUBEVIRT_LABELS)
         body = json.dumps(pod)
-        headers = impersonation(KUBEVIRT) | ({"traceparent": traceparent(trace)} if trace else {})
-        sent, start = time.time(), time.perf_counter()
-        stored = self._send("POST", scenario.pods, body, headers)["metadata"]
+        start = time.perf_counter()
+        stored = self._send("POST", scenario.pods, body, impersonation(KUBEVIRT))["metadata"]
         created = time.perf_counter()
         bound, node = self._bindings.wait(stored["name"])
         if kind != WITHOUT and node != self._served_on[kind, claim]:
             sys.exit(f"bound to {node} instead of the share-manager's node: {stored['annotations'].get(DECISION)}")
         self._send("DELETE", f"{scenario.pods}/{stored['name']}?gracePeriodSeconds=0")
         time.sleep(0.03)  # so that work after the deletion does not slow the next VM
-        return Timing(created - start, bound - start, sent)
+        return Timing(created - start, bound - start)
 
     def _send(self, method: str, path: str, body: str | None = None, more: dict[str, str] | None = None) -> Object:
         headers = {"Authorization": f"Bearer {self._stage.plane.token}", "Content-Type": "application/json"}

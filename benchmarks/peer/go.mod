@@ -1,10 +1,9 @@
-// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both, cmd/cluster is what ours follows, and cmd/traces receives the traces of placement.py.
+// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both, and cmd/cluster is what ours follows.
 module peer
 
 go 1.26.0
 
 require (
-	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af
 	k8s.io/api v0.37.0
 	k8s.io/apimachinery v0.37.0
 	k8s.io/client-go v0.37.0
@@ -60,6 +59,7 @@ require (
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
+	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/apiextensions-apiserver v0.37.0 // indirect

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -28,12 +28,9 @@ LAST_EVENTS, LOG_LINES = 20, 8  # of the cluster, and of each program's log, in 
 
 
 class ControlPlane(Api):
-    """A control plane: `with ControlPlane(folder) as plane`. The logs of its programs remain in the folder.
+    """A control plane: `with ControlPlane(folder) as plane`. The logs of its programs remain in the folder."""
 
-    `apiserver_options` are further arguments of the API server.
-    """
-
-    def __init__(self, folder: Path, apiserver_options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
         folder = folder.resolve()
         port, etcd_port, self.scheduler_port, *self._other_ports = free_ports(5)
         super().__init__(port, folder / programs.CERTIFICATES / "apiserver.crt", secrets.token_hex(16))
@@ -42,7 +39,6 @@ class ControlPlane(Api):
         self.etcd_url = f"http://{LOOPBACK}:{etcd_port}"
         self.binaries = build.binaries()
         self.processes: dict[str, Process] = {}
-        self._apiserver_options = apiserver_options
         # Not in `folder`: a Unix socket's path is limited to about a hundred characters, and pytest's paths are long.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="egress-"))
         self._proxy = EgressProxy(self._socket_folder / "proxy")
@@ -64,7 +60,7 @@ class ControlPlane(Api):
         self.write_kubeconfig(self.kubeconfig)
         programs.write_files(self.folder, self.token, self._socket_folder / "proxy")
         self._start("etcd", "etcd", programs.etcd(self.etcd_url), f"{self.etcd_url}/health").wait_until_healthy()
-        arguments = [*programs.apiserver(self.port, self.etcd_url), *self._apiserver_options]
+        arguments = programs.apiserver(self.port, self.etcd_url)
         self._start("kube-apiserver", "kube-apiserver", arguments, f"{self.url}/readyz").wait_until_healthy()
         self._start_clients(*self._other_ports)
 

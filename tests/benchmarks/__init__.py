@@ -1,1 +1,0 @@
-"""Tests of the parts of the benchmarks that results depend on."""
