@@ -1,7 +1,7 @@
-"""Benchmark under faults: failed and late reviews beside misbehaving peers, attacks, and certificate changes.
+"""Benchmark under faults: failed and late reviews beside clients that stall, attacks, and certificate changes.
 
 It measures the complete webhook, without the Go peer. Reviews are sent at a fixed rate, whether or not earlier reviews
-were answered. A misbehaving peer reconnects whenever the server closes its connection. The run takes minutes, so
+were answered. A client that stalls reconnects whenever the server closes its connection. The run takes minutes, so
 `make bench` only prints how to start it.
 """
 
@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,16 +26,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-from abandon import soak
 from attacks import ATTACKS, OTHER_PODS, attacking
 from peer.build import BuildError
-from probes import probing
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rounds import command
 from sides import NODES, OURS, REVIEW, TIMEOUT, Setup, Side, start_setup, write_snapshot
-from swarm import KINDS, misbehaving_peers
+from swarm import KINDS, stalling_clients
 
 from certs.authority import Issued, issue_ca, issue_leaf
 from tests.support.builders import Object, pod, pod_anti_affinity
@@ -44,9 +42,8 @@ Row = tuple[str, dict[str, Any]]  # title and result
 
 CONNECTIONS = 8
 CALL_TIMEOUT = 10.0  # seconds; that of the load for each review
-PEERS = ((), *((kind,) for kind in KINDS), tuple(KINDS))  # the kinds of misbehaving peers of each row
+STALLS = ((), *((kind,) for kind in KINDS), KINDS)  # the kinds of clients that stall, of each row
 PODS_WITH_TERMS, TERMS = 1_000, 27  # more terms than these are not kept
-SOAK = "soak"  # the row of --soak
 
 
 def progress(text: str) -> None:
@@ -106,43 +103,27 @@ def replace_certificates(side: Side, folder: Path, ca: Issued, times: int, pause
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the options choose: peers of each kind, seconds of a row, reviews per second, certificate changes, rows."""
+    """A running server, and the options."""
 
     setup: Setup
     side: Side
-    peers: int
-    seconds: float
-    rate: float
-    swaps: int
-    only: str
+    options: Options
 
     def chosen(self, *titles: str) -> Iterator[str]:
         """Yield the titles that match the option, and print each before its row begins."""
         for title in titles:
-            if re.search(self.only, title):
+            if re.search(self.options.only, title):
                 progress(title)
                 yield title
 
-    def beside_peers(self) -> Iterator[Row]:
-        """Yield the reviews alone, and beside each kind of misbehaving peer."""
-        kinds_of = {self._title(kinds): kinds for kinds in PEERS}
+    def beside_stalls(self) -> Iterator[Row]:
+        """Yield the reviews alone, and beside each kind of clients that stall."""
+        number = self.options.clients
+        kinds_of = {" + ".join(f"{number} {kind}" for kind in kinds) or "no other clients": kinds for kinds in STALLS}
         for title in self.chosen(*kinds_of):
-            peers = misbehaving_peers(self.side, kinds_of[title], self.peers)
-            with peers as reconnects, self.reviews() as result:
+            with stalling_clients(self.side, kinds_of[title], number) as swarm, self.reviews() as result:
                 pass
-            yield title, result | {"begun": sum(reconnects.values())}
-
-    def probes_beside_peers(self) -> Iterator[Row]:
-        """Yield the probes of the plain port, alone and beside the same kinds of peers of that port."""
-        kinds_of = {f"probes beside {self._title(kinds)}": kinds for kinds in PEERS}
-        for title in self.chosen(*kinds_of):
-            peers = misbehaving_peers(self.side, kinds_of[title], self.peers, plain=True)
-            with peers as reconnects, probing(self.side) as probes:
-                time.sleep(self.seconds)
-            yield title, probes.result() | {"begun": sum(reconnects.values())}
-
-    def _title(self, kinds: Sequence[str]) -> str:
-        return " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
+            yield title, result | {"begun": swarm.reconnects}
 
     def beside_attacks(self, *titles: str) -> Iterator[Row]:
         """Yield the reviews beside each attack."""
@@ -153,35 +134,28 @@ class Run:
 
     def certificate_changes(self, ca: Issued) -> Iterator[Row]:
         """Yield the reviews during certificate changes."""
-        pause = max(0.0, (self.seconds - 2) / self.swaps - 0.1)
-        kept, new = (f"{self.swaps} certificates, {name} connections" for name in ("kept", "new"))
+        swaps = self.options.swaps
+        pause = max(0.0, (self.options.seconds - 2) / swaps - 0.1)
+        kept, new = (f"{swaps} certificates, {name} connections" for name in ("kept", "new"))
         for title in self.chosen(kept, new):
             with self.reviews(*(["-fresh"] if title == new else [])) as result:
-                slowest = replace_certificates(self.side, self.setup.folder, ca, self.swaps, pause)
+                slowest = replace_certificates(self.side, self.setup.folder, ca, swaps, pause)
             yield title, result | {"slowest": slowest}
-
-    def soak(self) -> Iterator[Row]:
-        """Yield the reviews beside abandoned bodies, with the memory and the pauses of the garbage collector."""
-        progress(f"{SOAK} of {self.seconds:g} s")
-        with self.reviews() as result:
-            found = soak(self.side, self.seconds)
-        yield SOAK, result | {"begun": found["abandoned"], SOAK: found}
 
     def reviews(self, *options: str) -> AbstractContextManager[dict[str, Any]]:
         """Send reviews during the block."""
-        return sending_reviews(self.setup, self.side, self.rate, self.seconds, *options)
+        return sending_reviews(self.setup, self.side, self.options.rate, self.options.seconds, *options)
 
 
 def measure(setup: Setup, options: Options) -> Iterator[Row]:
-    """Yield the results of all chosen rows, or of the soak alone."""
+    """Yield the results of all chosen rows."""
     ca = issue_ca(datetime.now(UTC))
     write_certificate(setup.folder, ca)
     with serving(setup, options, []) as run:
         attacks = run.beside_attacks(*(title for title in ATTACKS if title != OTHER_PODS))
-        parts = (run.beside_peers(), run.probes_beside_peers(), attacks, run.certificate_changes(ca))
-        for title, result in chain(*([run.soak()] if options.soak else parts)):
+        for title, result in chain(run.beside_stalls(), attacks, run.certificate_changes(ca)):
             yield title, result | {"memory": run.side.own_memory()}
-    if re.search(options.only, OTHER_PODS) and not options.soak:
+    if re.search(options.only, OTHER_PODS):
         with serving(setup, options, pods_with_terms()) as run:
             for title, result in run.beside_attacks(OTHER_PODS):
                 yield title, result | {"memory": run.side.own_memory()}
@@ -192,7 +166,7 @@ def serving(setup: Setup, options: Options, pods: Iterable[Object]) -> Iterator[
     """Run the server during the block, on the cluster and these pods."""
     progress("starting the server")
     with setup.serving(OURS, write_snapshot(setup.folder / "cluster.json", more=pods)) as side:
-        yield Run(setup, side, options.peers, options.seconds, options.rate, options.swaps, options.only)
+        yield Run(setup, side, options)
 
 
 def pods_with_terms() -> Iterator[Object]:
@@ -206,38 +180,24 @@ def pods_with_terms() -> Iterator[Object]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line. With `soak`, only the soak runs, for `seconds`."""
+    """The options of the command line."""
 
     seconds: float
-    peers: int
+    clients: int
     rate: float
     swaps: int
-    soak: bool
     only: str
 
 
 @click.command()
 @click.option("--seconds", type=click.FloatRange(4), help="Duration of each part, usually 60.")
-@click.option("--soak", "soak_seconds", type=click.FloatRange(10), help="Run only the soak, for so many seconds.")
-@click.option("--peers", default=500, show_default=True, help="Number of peers of each kind.")
+@click.option("--clients", default=500, show_default=True, help="Number of clients of each kind that stall.")
 @click.option("--rate", default=100.0, show_default=True, help="Reviews per second.")
 @click.option("--swaps", default=50, show_default=True, help="Number of certificate changes.")
 @click.option("--only", default="", help="Run only the rows whose title matches this pattern.")
-@click.option("--live/--snapshot", default=True, show_default=True, help="Follow a cluster, or read a snapshot.")
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to this file.")
-def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
-    seconds: float | None,
-    soak_seconds: float | None,
-    peers: int,
-    rate: float,
-    swaps: int,
-    only: str,
-    live: bool,
-    file: Path | None,
-) -> None:
-    """Count the reviews that fail or are late beside misbehaving peers."""
-    duration = soak_seconds or seconds
-    if duration is None:
+def main(seconds: float | None, clients: int, rate: float, swaps: int, only: str) -> None:
+    """Count the reviews that fail or are late beside clients that stall or attack."""
+    if seconds is None:
         print("not run: it takes minutes. Run it with: .venv/bin/python benchmarks/faults.py --seconds 60")
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -245,15 +205,12 @@ def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
     results: dict[str, dict[str, Any]] = {}
     try:
         progress("building the load")
-        with start_setup(live=live, needed=("load", "cluster")) as setup:
-            results.update(measure(setup, Options(duration, peers, rate, swaps, bool(soak_seconds), only)))
+        with start_setup(live=True, needed=("load", "cluster")) as setup:
+            results.update(measure(setup, Options(seconds, clients, rate, swaps, only)))
     except BuildError as error:
         sys.exit(str(error))
     finally:
-        # Also of a run that ends early: the rows that it has measured.
-        if file:
-            file.write_text(json.dumps(results, indent=1))
-        report(results, duration, rate)
+        report(results, seconds, rate)  # also of a run that ends early: the rows that it has measured
 
 
 def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> None:
@@ -276,11 +233,6 @@ def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> N
     others = max(result["others"] for result in results.values())
     echo(f"the slowest certificate change took effect after {slowest * 1000:.0f} ms")
     echo(f"other processes used up to {others:.0%} of the server's core")
-    if found := results.get(SOAK, {}).get(SOAK):
-        echo(
-            f"{found['abandoned']} abandoned bodies; memory {found['idle']:.0f} MB idle, {found['highest']:.0f} at most"
-        )
-        echo(f"longest turn {found['turn'] * 1000:.1f} ms")
 
 
 if __name__ == "__main__":
