@@ -1,9 +1,7 @@
 """Benchmark of the catalog: time and memory of its initial sync, and its lag behind the cluster.
 
-The cluster is a separate process that serves list and watch, so only the catalog's own time and memory count. In the
-same run, other readers load the same pages for comparison, so the ratio holds on any machine: `json.loads` into dicts,
-and the typed models of the Kubernetes client. The default run has up to 10,000 claims. --full adds 100,000 claims, and
-5,000 nodes with 50,000 pods.
+The cluster is a separate process that serves list and watch, so only the catalog's own time and memory count. The
+default run has up to 10,000 claims. --full adds 100,000 claims, and 5,000 nodes with 50,000 pods.
 """
 
 import gc
@@ -13,23 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from statistics import median, quantiles
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import msgspec
-import urllib3
-from kubernetes.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.kinds import kinds
 from webhook.cluster.live_catalog import Live
 from webhook.placement.settings import Settings
 
@@ -123,17 +116,12 @@ REVIEW = {
 
 def sizes(shape: str, size: int) -> dict[str, int]:
     """Return the number of objects of each kind in a cluster."""
-    if shape == "claims":
-        return {"persistentvolumeclaims": size, "persistentvolumes": size, "sharemanagers": size, "nodes": 100}
-    if shape == "pods":
-        return {"pods": size, "nodes": size // PODS_PER_NODE}
+    claims = dict.fromkeys(("persistentvolumeclaims", "persistentvolumes", "sharemanagers"), size)
     return {
-        "persistentvolumeclaims": size,
-        "persistentvolumes": size,
-        "sharemanagers": size,
-        "nodes": 500,
-        "pods": size,
-    }
+        "claims": claims | {"nodes": 100},
+        "pods": {"pods": size, "nodes": size // PODS_PER_NODE},
+        "storm": claims | {"nodes": 500, "pods": size},
+    }[shape]
 
 
 def rendered(plural: str, number: int) -> bytes:
@@ -222,7 +210,7 @@ def cluster(shape: str, size: int) -> Iterator[str]:
             process.kill()
 
 
-# The readers, each in a separate process
+# The catalog, in a separate process
 
 
 def resident() -> float:
@@ -243,59 +231,18 @@ def sync(live: Live) -> None:
         time.sleep(0.005)
 
 
-def read_as_catalog(url: str) -> Any:
-    """Read the cluster into the webhook's catalog."""
-    live = make_live(url)
-    sync(live)
-    return live.reflectors
-
-
-def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
-    """Read the same pages sequentially, and return the result of `keep` for each object."""
-    kept = []
-    for kind in kinds("longhorn-system"):
-        more = ""
-        while True:
-            body = urllib3.request("GET", f"{url}{kind.path}?limit=500&continue={more or 0}").data
-            kept.append(keep(kind.plural, body))
-            more = msgspec.json.decode(body)["metadata"].get("continue", "")
-            if not more:
-                break
-    return kept
-
-
-def read_as_dicts(url: str) -> Any:
-    """Read the cluster into the dicts of the standard library."""
-    return read_pages(url, lambda _, body: json.loads(body))
-
-
-def read_as_models(url: str) -> Any:
-    """Read the cluster into the models of the Kubernetes client, which has none for a ShareManager."""
-    client = ApiClient(Configuration(host=url))
-    names = {"persistentvolumeclaims": "V1PersistentVolumeClaimList", "persistentvolumes": "V1PersistentVolumeList"}
-    names |= {"nodes": "V1NodeList", "pods": "V1PodList"}
-
-    def keep(plural: str, body: bytes) -> Any:
-        return client.deserialize(body.decode(), names.get(plural, "object"), "application/json")
-
-    return read_pages(url, keep)
-
-
-READERS = {"catalog": read_as_catalog, "dicts": read_as_dicts, "models": read_as_models}
-
-
-def measure(reader: str, url: str) -> None:
-    """Read a cluster, and print the seconds and the MB as JSON."""
+def measure_sync(url: str) -> None:
+    """Read a cluster, and print the seconds, the MB and the number of objects as JSON."""
     gc.collect()
-    before, started = resident(), time.perf_counter()
-    kept = READERS[reader](url)
+    before, started, live = resident(), time.perf_counter(), make_live(url)
+    sync(live)
     seconds = time.perf_counter() - started
     gc.collect()
-    known = sum(each.health.objects for each in kept) if reader == "catalog" else None
+    known = sum(each.health.objects for each in live.reflectors)
     print(json.dumps({"seconds": seconds, "mb": resident() - before, "known": known}))
 
 
-def measure_lag(_: str, url: str) -> None:
+def measure_lag(url: str) -> None:
     """Decide repeatedly during a storm of events, and print the lag of each decision behind the cluster as JSON."""
     live = make_live(url)
     sync(live)
@@ -316,9 +263,9 @@ def measure_lag(_: str, url: str) -> None:
     print(json.dumps({"lags": lags, "decisions": times, "errors": errors}))
 
 
-def run(step: str, reader: str, url: str) -> dict[str, Any]:
+def run(step: str, url: str) -> dict[str, Any]:
     """Run one measurement in a new process, and return its JSON."""
-    command = [sys.executable, __file__, step, reader, url]
+    command = [sys.executable, __file__, step, url]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -326,52 +273,24 @@ def run(step: str, reader: str, url: str) -> dict[str, Any]:
 # Output
 
 
-@dataclass
-class Row:
-    """One cluster, and the time and memory of each reader."""
-
-    shape: str
-    size: int
-    found: dict[str, dict[str, float]]
-
-    def cells(self) -> list[str]:
-        """Return the cells of the printed row."""
-        ours, cells = self.found["catalog"], list[str]()
-        for reader in ("dicts", "models"):
-            other = self.found.get(reader)
-            cells += [f"{ours[unit] / other[unit]:.2f}" if other else "" for unit in ("seconds", "mb")]
-        number = sum(sizes(self.shape, self.size).values())
-        return [f"{self.size:,} {self.shape}", f"{number:,}", f"{ours['seconds']:.1f}", f"{ours['mb']:.0f}", *cells]
-
-
-def rows(clusters: list[tuple[str, int]]) -> Iterator[Row]:
-    """Measure each cluster in turn."""
-    for shape, size in clusters:
-        with cluster(shape, size) as url:
-            # For 100,000 claims, the dicts would take gigabytes and the models minutes.
-            readers = [
-                name for name, most in (("catalog", 10**9), ("dicts", 10_000), ("models", 1_000)) if size <= most
-            ]
-            found = {reader: run("measure", reader, url) for reader in readers}
-            if found["catalog"]["known"] != sum(sizes(shape, size).values()):
-                sys.exit(f"the catalog does not have all objects of the cluster: {found}")
-            yield Row(shape, size, found)
-
-
 def show_sync(console: Console, clusters: list[tuple[str, int]]) -> None:
     """Print time and memory of the initial sync."""
     table = Table(title="initial sync; each claim has a PV and a ShareManager, each node ten pods")
-    for heading in ("cluster", "objects", "s", "MB", "s : dicts", "MB : dicts", "s : models", "MB : models"):
+    for heading in ("cluster", "objects", "s", "MB"):
         table.add_column(heading, justify="left" if heading == "cluster" else "right")
-    for row in rows(clusters):
-        table.add_row(*row.cells())
+    for shape, size in clusters:
+        with cluster(shape, size) as url:
+            found, number = run("sync", url), sum(sizes(shape, size).values())
+        if found["known"] != number:
+            sys.exit(f"the catalog does not have all objects of the cluster: {found}")
+        table.add_row(f"{size:,} {shape}", f"{number:,}", f"{found['seconds']:.1f}", f"{found['mb']:.0f}")
     console.print(table)
 
 
 def show_lag(console: Console, size: int) -> None:
     """Print the lag of decisions behind the cluster."""
     with cluster("storm", size) as url:
-        found = run("lag", "catalog", url)
+        found = run("lag", url)
     if len(found["lags"]) < 0.9 * PROBES * STORM:
         sys.exit(f"only {len(found['lags'])} of {PROBES * STORM:g} probes were seen: this machine is too slow")
     table = Table(title=f"{size:,} claims and pods, {EVENTS:,} events/s for {STORM:g} s; {found['errors']} errors; ms")
@@ -391,10 +310,10 @@ def main() -> None:
     match sys.argv[1:]:
         case ["serve", shape, size]:
             serve(shape, int(size))
-        case ["measure", reader, url]:
-            measure(reader, url)
-        case ["lag", reader, url]:
-            measure_lag(reader, url)
+        case ["sync", url]:
+            measure_sync(url)
+        case ["lag", url]:
+            measure_lag(url)
         case _:
             full, console = "--full" in sys.argv, Console()
             show_sync(console, FULL if full else QUICK)
