@@ -22,9 +22,13 @@ from dataclasses import dataclass
 from itertools import product
 
 import click
-from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, running_peer, start_stage
+from stage import Stage, progress, running_longhorn, running_peer, start_stage
 
+from tests.support import burst
 from tests.support.burst import Creation
+from tests.support.controlplane.api import Object
+from tests.support.replicas import Replicas
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import REGISTRATIONS
 
 VMS, ROOM, VOLUMES, OTHER_NODES = 100, 40, 20, 4

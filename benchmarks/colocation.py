@@ -23,18 +23,10 @@ from typing import TypeAlias
 import click
 from rich.console import Console
 from rich.table import Table
-from stage import (
-    DECISION,
-    Object,
-    Row,
-    Scenario,
-    Stage,
-    bar_chart,
-    in_parallel,
-    progress,
-    running_longhorn,
-    start_stage,
-)
+from stage import Row, Stage, bar_chart, in_parallel, progress, running_longhorn, start_stage
+
+from tests.support.controlplane.api import Object
+from tests.support.scenario import DECISION, Scenario
 
 NODES, VMS = 20, 100
 CHART = Path(__file__).parent.parent / "docs/images/colocation.svg"

@@ -205,7 +205,7 @@ def main(seconds: float | None, clients: int, rate: float, swaps: int, only: str
     results: dict[str, dict[str, Any]] = {}
     try:
         progress("building the load")
-        with start_setup(live=True, needed=("load", "cluster")) as setup:
+        with start_setup(("load", "cluster")) as setup:
             results.update(measure(setup, Options(seconds, clients, rate, swaps, only)))
     except BuildError as error:
         sys.exit(str(error))

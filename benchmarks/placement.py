@@ -18,8 +18,11 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from stage import Scenario, Stage, Webhook, progress, start_stage
+from stage import Stage, progress, start_stage
 from vm_starts import PEER, WITH, WITHOUT, Comparison, Timing
+
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import Webhook
 
 SIZES, FULL = (20, 200, 1_000), (20, 200, 1_000, 5_000)
 ROUNDS, WARM_UP = 100, 10

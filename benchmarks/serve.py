@@ -2,20 +2,15 @@
 
 Both servers run at the same time and get load in turn, round by round, so the ratio holds on a machine whose speed
 drifts. The servers share one core, and the load has another. This webhook is complete, with metrics, logs, checks and
-Events, and follows a cluster (with --snapshot it reads a file). The peer has the same cluster in maps, follows no
-cluster and writes no Events.
+Events, and follows a cluster. The peer has the same cluster in maps, follows no cluster and writes no Events.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 from peer.build import BuildError
@@ -121,25 +116,17 @@ def find_doubts(found: list[Round], setup: Setup) -> list[str]:
     show_default=True,
     help="Measured duration of each load, after a warm-up of half a second.",
 )
-@click.option(
-    "--live/--snapshot", default=True, show_default=True, help="Let ours follow a cluster, or read a snapshot."
-)
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all rounds to this file.")
-def main(number: int, seconds: float, live: bool, file: Path | None) -> None:
+def main(number: int, seconds: float) -> None:
     """Measure reviews over TLS, beside the peer in Go."""
     names, console = (OURS, PEER), Console()
     before = os.getloadavg()[0]
     try:
-        with start_setup(live=live) as setup:
+        with start_setup() as setup:
             found, rest = measure(setup, names, number, seconds)
             doubts = find_doubts(found, setup)
     except BuildError as error:
         sys.exit(str(error))
-    facts: dict[str, Any] = {"live": live, "claims": CLAIMS, "nodes": NODES, "load_average_before": before}
-    if file:
-        file.write_text(json.dumps(facts | {"rest": rest, "rounds": [asdict(each) for each in found]}, indent=1))
-    source = "a live catalog" if live else "a snapshot"
-    console.print(f"{number} rounds of {seconds:g} s; {CLAIMS:,} claims on {NODES} nodes, from {source}")
+    console.print(f"{number} rounds of {seconds:g} s; {CLAIMS:,} claims on {NODES} nodes")
     console.print(f"load average before: {before:.1f}; {sum(each.found['requests'] for each in found):,} requests")
     console.print(main_table(found, names), rest_table(rest, names))
     for doubt in doubts:

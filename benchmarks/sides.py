@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -187,50 +187,40 @@ def side(name: str, command: list[str], folder: Path, core: int) -> Iterator[Sid
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The folder, programs and cores of a run. If `live`, our side follows a cluster instead of reading a file."""
+    """The folder, programs and cores of a run."""
 
     folder: Path
     tools: dict[str, Path]
     cores: Cores
-    live: bool
 
     @contextmanager
     def serving(self, name: str, snapshot: Path) -> Iterator[Side]:
-        """Run a side on the cluster of the snapshot during the block."""
-        commands: dict[str, Callable[[Path], list[str]]] = {PEER: self._peer, OURS: self._ours}
+        """Run a side on the cluster of the snapshot during the block. Ours follows it, the peer reads the file."""
         with ExitStack() as stack:
-            if name == OURS and self.live:
+            if name == OURS:
                 cluster = [str(self.tools["cluster"]), f"-snapshot={snapshot}", f"-tls-dir={self.folder}"]
                 _, address = stack.enter_context(running_program(cluster, self.folder / "cluster.log", self.cores.rest))
-                command = self._ours_in_a_pod(*address.split(":"))
+                command = self._ours(*address.split(":"))
             else:
-                command = commands[name](snapshot)
+                command = peer_command(self.tools["peer"], snapshot, self.folder, *free_ports(2))
             yield stack.enter_context(side(name, command, self.folder, self.cores.server))
 
-    def _ours_in_a_pod(self, host: str, port: str) -> list[str]:
+    def _ours(self, host: str, port: str) -> list[str]:
         """Return the command that starts ours as in a pod, but with another folder for the service account."""
         (self.folder / "token").write_text("it")
         environment = ["KUBECONFIG=/none", f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}"]
-        _, *options = self._ours(None)
         start = (
             "from functools import partial; from pathlib import Path\n"
             "from webhook.cli import main; from webhook.cluster import client\n"
             f"client.pod_api = partial(client.pod_api, folder=Path({str(self.folder)!r}))\n"
             "main()"
         )
-        return ["env", *environment, sys.executable, "-c", start, *options]
-
-    def _ours(self, snapshot: Path | None) -> list[str]:
-        program = str(Path(sys.executable).with_name("kubevirt-scheduler"))
-        source = ["--snapshot", str(snapshot)] if snapshot else []
-        return [program, "serve", "--https-port=0", "--http-port=0", f"--tls-dir={self.folder}", *source]
-
-    def _peer(self, snapshot: Path) -> list[str]:
-        return peer_command(self.tools["peer"], snapshot, self.folder, *free_ports(2))
+        serve = ["serve", "--https-port=0", "--http-port=0", f"--tls-dir={self.folder}"]
+        return ["env", *environment, sys.executable, "-c", start, *serve]
 
 
 @contextmanager
-def start_setup(*, live: bool, needed: Sequence[str] = PROGRAMS) -> Iterator[Setup]:
+def start_setup(needed: Sequence[str] = PROGRAMS) -> Iterator[Setup]:
     """Build the needed programs, issue a certificate, and move this process off the server's core."""
     # A normal exit, so that processes and folder are removed too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))
@@ -241,4 +231,4 @@ def start_setup(*, live: bool, needed: Sequence[str] = PROGRAMS) -> Iterator[Set
         leaf = issue_leaf(ca, ["localhost", "127.0.0.1"], now)
         for file, content in ("tls.crt", leaf.certificate), ("tls.key", leaf.key), ("ca.crt", ca.certificate):
             (folder / file).write_bytes(content)
-        yield Setup(folder, tools, cores, live)
+        yield Setup(folder, tools, cores)

@@ -23,37 +23,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support import burst
 from tests.support.controlplane import build
-from tests.support.controlplane.api import LOOPBACK, ApiError, Object
+from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.longhorn import Longhorn
-from tests.support.replicas import Replicas
-from tests.support.scenario import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Scenario
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, WEBHOOK_LABEL, Webhook, create_service_account
-
-__all__ = [
-    "ALLOCATABLE",
-    "DECISION",
-    "HOSTNAME",
-    "KUBEVIRT_LABELS",
-    "ApiError",
-    "Object",
-    "Replicas",
-    "Row",
-    "Scenario",
-    "Stage",
-    "Webhook",
-    "bar_chart",
-    "burst",
-    "in_parallel",
-    "progress",
-    "running_longhorn",
-    "running_peer",
-    "start_stage",
-]
-
 
 BAR_WIDTH = 168  # pixels for 100 %
 STYLE = """

@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from stage import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Object, Scenario, Stage, Webhook, running_peer
+from stage import Stage, running_peer
 
 from tests.support.accounts import KUBEVIRT, impersonation
-from tests.support.webhook_process import REGISTRATIONS, WEBHOOK_LABEL
+from tests.support.controlplane.api import Object
+from tests.support.scenario import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Scenario
+from tests.support.webhook_process import REGISTRATIONS, WEBHOOK_LABEL, Webhook
 
 VOLUMES = 20
 TIMEOUT = 30  # seconds for one binding

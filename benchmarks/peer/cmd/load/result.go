@@ -19,12 +19,10 @@ const ticksPerSecond = 100
 type result struct {
 	Requests  int            `json:"requests"`
 	Failed    map[string]int `json:"failed"`
-	Retried   int            `json:"retried"`
 	Late      int            `json:"late"`
 	Seconds   float64        `json:"seconds"`
 	PerSecond float64        `json:"per_second"`
 	P50       float64        `json:"p50"`
-	P90       float64        `json:"p90"`
 	P99       float64        `json:"p99"`
 	Max       float64        `json:"max"`
 	CPU       float64        `json:"cpu"`
@@ -44,7 +42,6 @@ func summary(callers []*caller, chosen options, before, after usage) *result {
 	var took []time.Duration
 	for _, one := range callers {
 		took = append(took, one.took...)
-		found.Retried += one.retried
 		for kind, count := range one.failed {
 			found.Failed[kind] += count
 		}
@@ -63,8 +60,7 @@ func summary(callers []*caller, chosen options, before, after usage) *result {
 		found.Others = (after.core - before.core - server).Seconds() / found.Seconds
 	}
 	if len(took) > 0 {
-		found.P50, found.P90 = at(took, 0.5), at(took, 0.9)
-		found.P99, found.Max = at(took, 0.99), at(took, 1)
+		found.P50, found.P99, found.Max = at(took, 0.5), at(took, 0.99), at(took, 1)
 		found.CPU = float64(server.Microseconds()) / float64(len(took))
 	}
 	return found
