@@ -12,6 +12,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.election import LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL, Election
+from webhook.cluster.releaser import DELETE_TIMEOUT
 
 LEASE = ("kubevirt-scheduler", "webhook")
 # As the chart renders it: without a spec.
@@ -83,7 +84,7 @@ def test_a_replica_waits_for_the_whole_duration_whatever_times_the_lease_names(
 
 
 def test_a_leader_that_can_not_renew_stops_before_another_replica_starts(server: ApiServer, clock: FakeClock) -> None:
-    assert RENEW_DEADLINE < LEASE_DURATION
+    assert RENEW_DEADLINE + DELETE_TIMEOUT < LEASE_DURATION  # so a request that it has just sent ends before, too
     first = replica(server, clock)
     first.step()
     server.forbidden.add(("get", "leases"))
@@ -97,6 +98,22 @@ def test_a_leader_that_can_not_renew_stops_before_another_replica_starts(server:
     message = forbidden("get", "leases")["message"]
     warned = {"event": "lease not renewed", "log_level": "warning", "resource": "leases", "code": 403, "error": message}
     assert lines == [warned]
+
+
+def test_the_time_of_a_slow_renewal_counts_against_the_leader(server: ApiServer, clock: FakeClock) -> None:
+    """The others may have seen the renewal when it was sent."""
+    first, started = replica(server, clock), clock.now
+
+    def answer_late(connection: Any) -> None:
+        clock.now += 2.5
+        body(stored(server))(connection)
+
+    server.script("get", "leases", answer_late)
+    first.step()
+    clock.now = started + RENEW_DEADLINE - 0.1
+    assert first.leads()
+    clock.now += 0.1
+    assert not first.leads()
 
 
 def test_of_two_replicas_that_write_at_the_same_time_one_leads(server: ApiServer, clock: FakeClock) -> None:

@@ -67,6 +67,11 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
             {"cpu": 5000},
             id="a pod-level limit without requests is a request",
         ),
+        pytest.param(
+            {"containers": [container(**{"hugepages-2Mi": "2Mi"})], "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+            {"hugepages-2Mi": 2**22},
+            id="a pod-level limit of huge pages is a request, whatever the containers request",
+        ),
     ],
 )
 def test_effective_requests_match_what_the_scheduler_reserves(spec: Object, requests: dict[str, int]) -> None:
