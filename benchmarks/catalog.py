@@ -11,14 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from statistics import median, quantiles
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
+from cluster import Handler, serve
 from rich.console import Console
 from rich.table import Table
 
@@ -53,6 +52,7 @@ def container(number: int) -> dict[str, Any]:
     return common | {"resources": resources, "livenessProbe": probe, "readinessProbe": probe}
 
 
+CSI = {"driver": "driver.longhorn.io", "volumeAttributes": {"a": FILLER}}
 # In each template, # stands for the number of the object and @ for the number of its node.
 TEMPLATES: dict[str, dict[str, Any]] = {
     "persistentvolumeclaims": {
@@ -63,11 +63,7 @@ TEMPLATES: dict[str, dict[str, Any]] = {
     "persistentvolumes": {
         "metadata": metadata(f"pvc-{FILLER}-#"),
         "spec": {
-            "csi": {
-                "driver": "driver.longhorn.io",
-                "volumeHandle": f"pvc-{FILLER}-#",
-                "volumeAttributes": {"a": FILLER},
-            },
+            "csi": CSI | {"volumeHandle": f"pvc-{FILLER}-#"},
             "claimRef": {"namespace": "vms", "name": "disk-#", "uid": f"disk-#-{FILLER}"},
         },
         "status": {"phase": "Bound"},
@@ -81,8 +77,7 @@ TEMPLATES: dict[str, dict[str, Any]] = {
         "metadata": metadata("node-@", labels={f"label-{n}": f"value-{n}" for n in range(30)} | {"host": "node-@"}),
         "spec": {"podCIDR": "10.0.0.0/24"},
         "status": {
-            "conditions": [{"type": kind, "status": "False"} for kind in ("MemoryPressure", "DiskPressure")]
-            + [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": kind, "status": "True"} for kind in ("Made-up", "Another", "Ready")],
             "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"},
             "images": [{"names": [f"registry.example/{FILLER}:{n}"], "sizeBytes": 1} for n in range(50)],
         },
@@ -98,7 +93,6 @@ TEMPLATES: dict[str, dict[str, Any]] = {
         "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": FILLER, "status": "True"}] * 5},
     },
 }
-RENDERED = {plural: json.dumps(item).encode() for plural, item in TEMPLATES.items()}
 VM_POD = {
     "metadata": {"labels": {"kubevirt.io": "virt-launcher"}, "annotations": {"kubevirt-scheduler/co-schedule": "true"}},
     "spec": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "disk-0"}}]},
@@ -124,78 +118,39 @@ def sizes(shape: str, size: int) -> dict[str, int]:
     }[shape]
 
 
-def rendered(plural: str, number: int) -> bytes:
-    """Return one object as JSON."""
-    node = number if plural == "nodes" else number // PODS_PER_NODE
-    return RENDERED[plural].replace(b"#", b"%d" % number).replace(b"@", b"%d" % node)
+class Objects(Sequence[bytes]):
+    """The objects of a kind as JSON, rendered when they are read."""
+
+    def __init__(self, plural: str, size: int) -> None:
+        self._template, self._size = json.dumps(TEMPLATES[plural]).encode(), size
+        self._on_a_node = 1 if plural == "nodes" else PODS_PER_NODE
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(self._size))]
+        return self._template.replace(b"#", b"%d" % at).replace(b"@", b"%d" % (at // self._on_a_node))
 
 
-# The cluster
+class StormHandler(Handler):
+    """Sends many events. ShareManager events are probes that carry the time."""
 
-
-class Handler(BaseHTTPRequestHandler):
-    """Serves lists and watches of one cluster."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    numbers: dict[str, int]
-    storm: bool
-
-    def do_GET(self) -> None:
-        """Serve a list or a watch."""
-        url = urlsplit(self.path)
-        query, plural = dict(parse_qsl(url.query)), url.path.rpartition("/")[2]
-        if query.get("watch"):
-            self._watch(plural)
-        else:
-            self._list(plural, int(query.get("continue", 0)), int(query["limit"]))
-
-    def _list(self, plural: str, start: int, limit: int) -> None:
-        last = self.numbers.get(plural, 0)
-        end = min(start + limit, last)
-        more = b'"continue":"%d",' % end if end < last else b""
-        items = b",".join(rendered(plural, number) for number in range(start, end))
-        body = b'{"metadata":{%b"resourceVersion":"1"},"items":[%b]}' % (more, items)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _watch(self, plural: str) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        if not self.storm:
-            threading.Event().wait()
-        # As in a real cluster, 80 % of the events are about pods. ShareManager events are probes that carry the time.
+    def watch(self, plural: str, seconds: float) -> None:
+        """Send events. As in a real cluster, 80 % of them are about pods."""
         rest = EVENTS - PROBES
-        rate = {"pods": rest * 8 // 10, "nodes": rest // 10, "persistentvolumeclaims": rest // 10}.get(plural, 0)
-        self._storm(plural, PROBES if plural == "sharemanagers" else rate)
-
-    def _storm(self, plural: str, rate: int) -> None:
-        start = time.monotonic()
+        rates = {"pods": rest * 8 // 10, "nodes": rest // 10, "persistentvolumeclaims": rest // 10}
+        if not (rate := (rates | {"sharemanagers": PROBES}).get(plural)):
+            return super().watch(plural, seconds)
+        start, objects = time.monotonic(), self.items[plural]
         for sent in count():
-            if not rate:
-                threading.Event().wait()
             time.sleep(max(0.0, start + sent / rate - time.monotonic()))
-            item = rendered(plural, 0 if plural == "sharemanagers" else sent % self.numbers[plural])
+            item = objects[0 if plural == "sharemanagers" else sent % len(objects)]
             if plural == "sharemanagers":
                 item = item.replace(b'"node-0"', b'"t%d"' % time.monotonic_ns())
-            line = b'{"type":"MODIFIED","object":%b}\n' % item
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
-
-    def log_message(self, *_: object) -> None:
-        """Discard the access log."""
-
-
-def serve(shape: str, size: int) -> None:
-    """Serve the cluster until killed, and print the port."""
-    Handler.numbers, Handler.storm = sizes(shape, size), shape == "storm"
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # ignores closed connections
-    print(server.server_port, flush=True)
-    server.serve_forever()
+            self.send_event(b'{"type":"MODIFIED","object":%b}\n' % item)
+        return None
 
 
 @contextmanager
@@ -205,7 +160,7 @@ def cluster(shape: str, size: int) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            yield f"http://{process.stdout.readline().strip()}"
         finally:
             process.kill()
 
@@ -309,7 +264,8 @@ def main() -> None:
     """Measure and print, or run as one of the subprocesses."""
     match sys.argv[1:]:
         case ["serve", shape, size]:
-            serve(shape, int(size))
+            objects = {plural: Objects(plural, number) for plural, number in sizes(shape, int(size)).items()}
+            serve(objects, StormHandler if shape == "storm" else Handler)
         case ["sync", url]:
             measure_sync(url)
         case ["lag", url]:

@@ -227,14 +227,8 @@ def show(found: dict[str, dict[str, StartResult]], seed: int) -> None:
 
 def draw(found: dict[str, dict[str, StartResult]]) -> None:
     """Write the chart that the README shows."""
-    rows = [
-        Row(
-            config.name,
-            config.color,
-            tuple(found[config.name][start].together / VMS for start in STARTS),
-        )
-        for config in CONFIGURATIONS
-    ]
+    shares = {name: tuple(starts[start].together / VMS for start in STARTS) for name, starts in found.items()}
+    rows = [Row(config.name, config.color, shares[config.name]) for config in CONFIGURATIONS]
     columns = {start.capitalize(): explained for start, explained in STARTS.items()}
     note = f"{VMS} VM starts on {NODES} unevenly loaded nodes"
     CHART.write_text(bar_chart("VMs on the node of their share-manager", note, columns, rows))
@@ -242,11 +236,7 @@ def draw(found: dict[str, dict[str, StartResult]]) -> None:
 
 @click.command()
 @click.option(
-    "--seed",
-    type=int,
-    default=7,
-    show_default=True,
-    help="Seed of the random load. The chart in the README has the default.",
+    "--seed", default=7, show_default=True, help="Seed of the random load. The README's chart has the default."
 )
 def main(seed: int) -> None:
     """Start 100 VMs three times with each of four configurations, print the results and draw the chart."""

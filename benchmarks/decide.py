@@ -80,13 +80,6 @@ def steps() -> dict[str, Callable[[], Any]]:
     }
 
 
-def time_call(step: Callable[[], Any]) -> float:
-    """Return how long one call takes, in microseconds."""
-    start = time.perf_counter_ns()
-    step()
-    return (time.perf_counter_ns() - start) / 1000
-
-
 def main() -> None:
     """Time each step in turn, and print its figures."""
     found: dict[str, list[float]] = {}
@@ -96,7 +89,9 @@ def main() -> None:
     gc.freeze()
     for number in range(ROUNDS + 200):
         for name, step in timed_steps.items():
-            microseconds = time_call(step)
+            start = time.perf_counter_ns()
+            step()
+            microseconds = (time.perf_counter_ns() - start) / 1000
             if number >= 200:  # after the warm-up of the caches
                 found.setdefault(name, []).append(microseconds)
     table = Table(title=f"{ROUNDS:,} rounds, {CLAIMS:,} claims, {NODES:,} nodes; microseconds")

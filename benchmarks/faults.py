@@ -1,4 +1,4 @@
-"""Benchmark under faults: failed and late reviews beside clients that stall, attacks, and certificate changes.
+"""Benchmark under faults: failed and late reviews beside clients that stall, and beside attacks.
 
 It measures the complete webhook, without the Go peer. Reviews are sent at a fixed rate, whether or not earlier reviews
 were answered. A client that stalls reconnects whenever the server closes its connection. The run takes minutes, so
@@ -11,19 +11,14 @@ import json
 import os
 import re
 import resource
-import socket
-import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from attacks import ATTACKS, OTHER_PODS, attacking
@@ -35,7 +30,6 @@ from rounds import command
 from sides import NODES, OURS, REVIEW, TIMEOUT, Setup, Side, start_setup, write_snapshot
 from swarm import KINDS, stalling_clients
 
-from certs.authority import Issued, issue_ca, issue_leaf
 from tests.support.builders import Object, pod, pod_anti_affinity
 
 Row = tuple[str, dict[str, Any]]  # title and result
@@ -52,9 +46,9 @@ def progress(text: str) -> None:
 
 
 @contextmanager
-def sending_reviews(setup: Setup, side: Side, rate: float, seconds: float, *options: str) -> Iterator[dict[str, Any]]:
+def sending_reviews(setup: Setup, side: Side, rate: float, seconds: float) -> Iterator[dict[str, Any]]:
     """Send reviews to a side for so many seconds. The yielded dict has the result after the block."""
-    chosen = [f"-connections={CONNECTIONS}", f"-rate={rate:g}", "-warm-up=1s", f"-for={seconds:g}s", *options]
+    chosen = [f"-connections={CONNECTIONS}", f"-rate={rate:g}", "-warm-up=1s", f"-for={seconds:g}s"]
     result: dict[str, Any] = {}
     with subprocess.Popen(command(setup, side, REVIEW, *chosen), stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -64,41 +58,6 @@ def sending_reviews(setup: Setup, side: Side, rate: float, seconds: float, *opti
             child.kill()
             raise
         result.update(json.loads(printed))
-
-
-def write_certificate(folder: Path, ca: Issued) -> None:
-    """Write a new certificate and its key into a folder. Replaces each file with one rename."""
-    leaf = issue_leaf(ca, ["localhost", "127.0.0.1"], datetime.now(UTC))
-    for name, content in ("tls.key", leaf.key), ("tls.crt", leaf.certificate), ("ca.crt", ca.certificate):
-        (folder / f"{name}.new").write_bytes(content)
-        (folder / f"{name}.new").rename(folder / name)
-
-
-def serial(side: Side) -> str:
-    """Return the serial number of the certificate that a new connection gets."""
-    parts = urlsplit(side.url)
-    tls_context = ssl.create_default_context(cafile=side.ca)
-    with (
-        socket.create_connection((str(parts.hostname), int(parts.port or 0)), TIMEOUT) as sock,
-        tls_context.wrap_socket(sock, server_hostname="localhost") as connection,
-    ):
-        return str((connection.getpeercert() or {})["serialNumber"])
-
-
-def replace_certificates(side: Side, folder: Path, ca: Issued, times: int, pause: float) -> float:
-    """Replace the certificate `times` times. Returns the longest time in seconds until a new certificate was served."""
-    slowest = 0.0
-    for _ in range(times):
-        before = serial(side)
-        write_certificate(folder, ca)
-        begin = time.monotonic()
-        while serial(side) == before:
-            if time.monotonic() - begin > TIMEOUT:
-                sys.exit(f"the new certificate is not served after {TIMEOUT:.0f} s")
-            time.sleep(0.01)
-        slowest = max(slowest, time.monotonic() - begin)
-        time.sleep(pause)
-    return slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +91,16 @@ class Run:
                 pass
             yield title, result | {"begun": begun()}
 
-    def certificate_changes(self, ca: Issued) -> Iterator[Row]:
-        """Yield the reviews during certificate changes."""
-        swaps = self.options.swaps
-        pause = max(0.0, (self.options.seconds - 2) / swaps - 0.1)
-        kept, new = (f"{swaps} certificates, {name} connections" for name in ("kept", "new"))
-        for title in self.chosen(kept, new):
-            with self.reviews(*(["-fresh"] if title == new else [])) as result:
-                slowest = replace_certificates(self.side, self.setup.folder, ca, swaps, pause)
-            yield title, result | {"slowest": slowest}
-
-    def reviews(self, *options: str) -> AbstractContextManager[dict[str, Any]]:
+    def reviews(self) -> AbstractContextManager[dict[str, Any]]:
         """Send reviews during the block."""
-        return sending_reviews(self.setup, self.side, self.options.rate, self.options.seconds, *options)
+        return sending_reviews(self.setup, self.side, self.options.rate, self.options.seconds)
 
 
 def measure(setup: Setup, options: Options) -> Iterator[Row]:
     """Yield the results of all chosen rows."""
-    ca = issue_ca(datetime.now(UTC))
-    write_certificate(setup.folder, ca)
     with serving(setup, options, []) as run:
         attacks = run.beside_attacks(*(title for title in ATTACKS if title != OTHER_PODS))
-        for title, result in chain(run.beside_stalls(), attacks, run.certificate_changes(ca)):
+        for title, result in chain(run.beside_stalls(), attacks):
             yield title, result | {"memory": run.side.own_memory()}
     if re.search(options.only, OTHER_PODS):
         with serving(setup, options, pods_with_terms()) as run:
@@ -185,7 +132,6 @@ class Options:
     seconds: float
     clients: int
     rate: float
-    swaps: int
     only: str
 
 
@@ -193,9 +139,8 @@ class Options:
 @click.option("--seconds", type=click.FloatRange(4), help="Duration of each part, usually 60.")
 @click.option("--clients", default=500, show_default=True, help="Number of clients of each kind that stall.")
 @click.option("--rate", default=100.0, show_default=True, help="Reviews per second.")
-@click.option("--swaps", default=50, show_default=True, help="Number of certificate changes.")
 @click.option("--only", default="", help="Run only the rows whose title matches this pattern.")
-def main(seconds: float | None, clients: int, rate: float, swaps: int, only: str) -> None:
+def main(seconds: float | None, clients: int, rate: float, only: str) -> None:
     """Count the reviews that fail or are late beside clients that stall or attack."""
     if seconds is None:
         print("not run: it takes minutes. Run it with: .venv/bin/python benchmarks/faults.py --seconds 60")
@@ -205,8 +150,8 @@ def main(seconds: float | None, clients: int, rate: float, swaps: int, only: str
     results: dict[str, dict[str, Any]] = {}
     try:
         progress("building the load")
-        with start_setup(("load", "cluster")) as setup:
-            results.update(measure(setup, Options(seconds, clients, rate, swaps, only)))
+        with start_setup(("load",)) as setup:
+            results.update(measure(setup, Options(seconds, clients, rate, only)))
     except BuildError as error:
         sys.exit(str(error))
     finally:
@@ -229,9 +174,7 @@ def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> N
     echo = Console(width=140).print
     echo(table)
     echo(f"{seconds:g} s each, {rate:g} reviews/s; load average at the end: {os.getloadavg()[0]:.1f}")
-    slowest = max(result.get("slowest", 0.0) for result in results.values())
     others = max(result["others"] for result in results.values())
-    echo(f"the slowest certificate change took effect after {slowest * 1000:.0f} ms")
     echo(f"other processes used up to {others:.0%} of the server's core")
 
 

@@ -18,11 +18,10 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from stage import Stage, progress, start_stage
+from stage import progress, start_stage
 from vm_starts import PEER, WITH, WITHOUT, Comparison, Timing
 
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import Webhook
 
 SIZES, FULL = (20, 200, 1_000), (20, 200, 1_000, 5_000)
 ROUNDS, WARM_UP = 100, 10
@@ -49,11 +48,6 @@ def run_rounds(
     return found
 
 
-def scenarios(stage: Stage, kinds: tuple[str, ...], webhook: Webhook) -> dict[str, Scenario]:
-    """Return a scenario for each kind. The one of the webhook in Go has no webhook yet."""
-    return {kind: Scenario(stage.plane, stage.longhorn, webhook if kind == WITH else None) for kind in kinds}
-
-
 def measure(
     sizes: tuple[int, ...], kinds: tuple[str, ...], count: int, show_step: Callable[[str], None]
 ) -> dict[int, dict[str, list[Timing]]]:
@@ -63,7 +57,10 @@ def measure(
         stage = stack.enter_context(start_stage())
         webhook = stack.enter_context(stage.webhook("webhook"))
         webhook.register(share_managers=False, direct=True)
-        comparison = Comparison(stage, scenarios(stage, kinds, webhook))
+        # The webhook in Go is registered later.
+        called = {kind: webhook if kind == WITH else None for kind in kinds}
+        scenarios = {kind: Scenario(stage.plane, stage.longhorn, called[kind]) for kind in kinds}
+        comparison = Comparison(stage, scenarios)
         stack.callback(comparison.close)
         for size in sizes:
             show_step(f"{size:,} nodes: creating them")

@@ -13,7 +13,6 @@ import sys
 import time
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -157,8 +156,3 @@ def ratios(found: list[Round], mode: str, key: str) -> tuple[float, float, float
     }
     each = [ours / peer for ours, peer in zip(by_side[OURS], by_side[PEER], strict=True)]
     return median(by_side[OURS]) / median(by_side[PEER]), min(each), max(each)
-
-
-def start_sides(setup: Setup, stack: ExitStack, names: tuple[str, ...], snapshot: Path) -> list[Side]:
-    """Start the sides. They run until the stack closes."""
-    return [stack.enter_context(setup.serving(name, snapshot)) for name in names]

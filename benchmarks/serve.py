@@ -18,8 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rounds import MODES, Round, idle_memory, measure_starts, ratios, require_equal_answers, rounds, start_sides
-from sides import CLAIMS, NODES, OURS, PEER, Setup, Side, start_setup, write_snapshot
+from rounds import MODES, Round, idle_memory, measure_starts, ratios, require_equal_answers, rounds
+from sides import CLAIMS, NODES, OURS, PEER, Setup, start_setup, write_snapshot
 
 # The title with the unit, the key in the result of a round, and the number of decimal places.
 FIGURES = {
@@ -79,7 +79,7 @@ def measure(
             "idle memory there, MB": {name: each["mb"] for name, each in started.items()},
         }
         snapshot = write_snapshot(setup.folder / "cluster.json")
-        sides: list[Side] = start_sides(setup, stack, names, snapshot)
+        sides = [stack.enter_context(setup.serving(name, snapshot)) for name in names]
         rest[f"start with {CLAIMS:,} claims, s"] = {side.name: side.start_seconds for side in sides}
         rest[f"idle memory with {CLAIMS:,} claims, MB"] = {side.name: idle_memory(side) for side in sides}
         require_equal_answers(sides)

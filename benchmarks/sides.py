@@ -198,7 +198,7 @@ class Setup:
         """Run a side on the cluster of the snapshot during the block. Ours follows it, the peer reads the file."""
         with ExitStack() as stack:
             if name == OURS:
-                cluster = [str(self.tools["cluster"]), f"-snapshot={snapshot}", f"-tls-dir={self.folder}"]
+                cluster = [sys.executable, str(Path(__file__).with_name("cluster.py")), str(snapshot), str(self.folder)]
                 _, address = stack.enter_context(running_program(cluster, self.folder / "cluster.log", self.cores.rest))
                 command = self._ours(*address.split(":"))
             else:

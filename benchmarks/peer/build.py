@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MODULE = Path(__file__).parent
-PROGRAMS = ("peer", "load", "cluster")
+PROGRAMS = ("peer", "load")
 
 
 class BuildError(RuntimeError):
@@ -28,12 +28,7 @@ def programs(names: Sequence[str] = PROGRAMS) -> dict[str, Path]:
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
-        # The kernel releases the lock when the file closes or the process exits.
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another run, which builds the programs", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the file closes or the process exits
         for name, path in paths.items():
             if not path.exists():
                 _build(name, path)
@@ -66,17 +61,8 @@ def _build(name: str, path: Path) -> None:
     print(f"building {name}, once for these sources ...", end=" ", file=sys.stderr, flush=True)
     # Build to a temporary file and rename it, so that an interrupted build leaves nothing that looks complete.
     partial = path.with_name(f"{name}.{os.getpid()}.partial")
-    command = [
-        program,
-        "build",
-        "-trimpath",
-        "-buildvcs=false",
-        "-ldflags",
-        "-s -w",
-        "-o",
-        str(partial),
-        f"./cmd/{name}",
-    ]
+    options = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(partial)]
+    command = [program, "build", *options, f"./cmd/{name}"]
     # Neither a C compiler nor the go.work of a parent folder may affect the build.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     result = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)

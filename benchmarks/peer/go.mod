@@ -1,4 +1,4 @@
-// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both, and cmd/cluster is what ours follows.
+// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both.
 module peer
 
 go 1.26.0
