@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.builders import (
+    HOSTNAME,
     OPT_IN,
     Object,
     claim,
@@ -84,6 +85,7 @@ PODS = [
     virt_launcher("undecided", node="node-a"),
     with_parts(pod("nominated"), status={"phase": "Pending", "nominatedNodeName": "node-a"}),
     with_parts(pod("infeasible"), spec=REQUESTS, status={"containerStatuses": [RESIZED], "conditions": [INFEASIBLE]}),
+    with_parts(pod("pod level"), spec=POD_LEVEL["spec"]),
     with_parts(pod("resized"), **POD_LEVEL),
     pod("one request", requests={"cpu": "1"}),
     pod("one limit", initContainers=[{"name": "d", "resources": OTHER}]),
@@ -121,6 +123,12 @@ VOLUMES = [
 ]
 TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
 NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]
+TOPOLOGIES = [{"matchLabelExpressions": [{"key": HOSTNAME, "values": ["node-a"]}]}]
+LONGHORN = {"provisioner": "driver.longhorn.io", "volumeBindingMode": "WaitForFirstConsumer"}
+CLASSES = [
+    storage_class(**LONGHORN, parameters={"shareManagerNodeSelector": "disk:ssd"}, allowedTopologies=TOPOLOGIES),
+    storage_class(**LONGHORN, parameters={"migratable": "true"}),
+]
 EXAMPLES: dict[str, list[Object]] = {
     "PersistentVolumeClaim": CLAIMS,
     "PersistentVolume": VOLUMES,
@@ -131,7 +139,7 @@ EXAMPLES: dict[str, list[Object]] = {
     "VirtualMachine": VMS,
     "VirtualMachineInstance": [vmi(owner_kind="VirtualMachineInstanceReplicaSet")],
     "Namespace": [labeled_namespace(team="a")],
-    "StorageClass": [storage_class()],
+    "StorageClass": CLASSES,
 }
 EXAMPLES = {
     kind: [with_parts(item, metadata={"namespace": "team"}) for item in items] for kind, items in EXAMPLES.items()
