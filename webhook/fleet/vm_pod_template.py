@@ -80,8 +80,9 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     """
     own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
     has_host_model = (text(cpu, "model") or rendering.cpu_model) in ("", "host-model")
+    labels = [OBSOLETE_HOST_MODEL] if has_host_model else []
     forbidden = (each for each in mappings(cpu, "features") if text(each, "policy") == "forbid")
-    labels = [*[OBSOLETE_HOST_MODEL][:has_host_model], *(f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden)]
+    labels += [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]
     if not labels:
         return own
     of_nodes, excluded = mapping(own, "nodeAffinity"), [{"key": label, "operator": "DoesNotExist"} for label in labels]
