@@ -1,10 +1,12 @@
 """A mutating admission webhook that places KubeVirt VMs on the node of their Longhorn share-manager.
 
-A review passes through four rooms. Each room imports only the rooms below it:
+Six rooms. Each imports only the rooms below it; `serving` and `reading` don't import each other:
 
-    commands    the command line; `serve` starts the server
-    serving     server -> loop -> connection -> app -> reviewer -> review: bytes in, bytes out
-    cluster     live: the caches that the decision reads, and the Events that report the decision
+    commands    the command line of the tool; `serve` starts the webhook
+    serving     worker -> loop -> connection -> app -> reviewer: bytes in, bytes out
+    reading     one-shot reads for the tool: files, snapshots, lists
+    cluster     the caches that a decision reads, the Events that report it, and the release
+    fleet       all VMs: their state, their next pod, the plan of a relocation
     placement   injector: eligible? -> its claims -> their node -> can the node run the pod? -> the patch
 
 Start with `placement/injector.py`, which is the whole decision. Each room's docstring says what to read next.

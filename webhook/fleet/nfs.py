@@ -110,6 +110,7 @@ def summarize_nfs(found: Collection[OverNfs]) -> JsonObject:
     """Count the VMs that loopback NFS exposes and those that can leave NFS. The text is empty if there are none."""
     exposed = sum(each.exposed for each in found)
     leaving = sum(bool(each.can_leave) for each in found)
-    parts = [f"loopback NFS exposes {exposed}"] * bool(exposed) + [f"{leaving} can leave NFS"] * bool(leaving)
+    parts = [f"loopback NFS exposes {exposed}"] if exposed else []
+    parts += [f"{leaving} can leave NFS"] if leaving else []
     words = f"{'; '.join(parts)} (to list them: -o wide)" if parts else ""
     return {"exposed": exposed, "canLeave": leaving, "text": words}

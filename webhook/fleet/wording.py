@@ -25,7 +25,8 @@ _CHECK_LONGHORN = (
 
 def if_started(start: Start) -> str:
     """Return the effect of a start in a few words, such as "anywhere; if opted in: pinned to node-a"."""
-    conditions = ["if opted in"] * bool(start.stopped_by) + ["with the webhook"] * (not start.enforced)
+    conditions = ["if opted in"] if start.stopped_by else []
+    conditions += [] if start.enforced else ["with the webhook"]
     decision = start.decision
     match start.future:
         case Future.PINNED:

@@ -85,12 +85,12 @@ ADVICE = {
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
 }
 
-# The beginning of the warning in the response to a dry run that gets no annotation; the command `check` looks for it.
+# The beginning of the warning in the response to a dry run that gets no annotation; `doctor` looks for it.
 OBSERVED = "kubevirt-scheduler: observed only: "
 
 _FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
-# Predicates of a node, which follow its name in a sentence (see `feasibility.FailedCheck`).
+# The end of a sentence about a node that the guard refused.
 PREFERRED_ONLY = "so it is preferred instead of required"
 
 # Warn only about what a user can change: warnings about normal operation train users to ignore warnings.
