@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.builders import Object, labeled_namespace, node, storage
+from tests.support.builders import Object, labeled_namespace, node, pod, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import OF_THE_FLEET, installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
 from webhook import __version__
 from webhook.cli import commands
 
-# The VM is apart. Only its namespace opts it in, and another VM keeps its share-manager running.
+# The VM is apart. Only its namespace opts it in, and a backup keeps its share-manager running.
 CLUSTER = [
     *(*storage(), node("node-a"), node("node-b"), labeled_namespace(opt_in="true")),
     *(vm(opt_in=False), migratable(), vm_pod(node="node-b", opt_in=None)),
-    *(vm("other", opt_in=False), vm_pod("other", opt_in=None)),
+    pod("backup", claims=["disk1"], node="node-a"),
 ]
 BY_NAMESPACE = {"CO_SCHEDULE_OPT_IN": "namespace"}
 DEPLOYMENT = "Deployment kubevirt-scheduler/kubevirt-scheduler"
