@@ -103,7 +103,7 @@ def test_the_snapshot_has_each_kind_without_secrets(run: RunSnapshot, tmp_path: 
         (item["apiVersion"], item["kind"]) for item in CLUSTER
     )
     assert PASSPHRASE not in file.read_text()
-    assert [item.get("parameters") for item in found if item["kind"] == "StorageClass"] == [None]
+    assert [item.get("parameters") for item in found if item["kind"] == "StorageClass"] == [{}]
     assert result.stderr.startswith(
         f"{file}: 1 PersistentVolumeClaim, 1 PersistentVolume, 1 ShareManager, 1 Node, 1 Pod"
     )
