@@ -48,6 +48,13 @@ def resolved(*objects: Object) -> ClaimFinding:
         pytest.param([], None, Reason.CLAIM_NOT_FOUND, id="a missing claim"),
         pytest.param([claim(volume="")], None, Reason.CLAIM_NOT_BOUND, id="an unbound claim"),
         pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
+        # The reason would tell how another tenant's PV is made.
+        *(
+            pytest.param(
+                [claim(), volume(namespace="victim", **rest)], None, Reason.CLAIM_NOT_BOUND, id=f"a victim's PV, {rest}"
+            )
+            for rest in ({"parameters": {"migratable": "true"}}, {"handle": ""})
+        ),
         pytest.param(
             [claim(), volume(namespace="victim"), share_manager()],
             None,
