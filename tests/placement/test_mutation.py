@@ -116,7 +116,7 @@ def test_an_affinity_of_the_wrong_type_is_unjudged_without_a_patch(affinity: Any
 @pytest.mark.parametrize(
     ("spec", "outcome", "words"),
     [
-        ({"requests": {"cpu": "hunter2"}}, Outcome.UNCHANGED, "the pod is malformed (resources: a resource quantity"),
+        ({"requests": {"cpu": "hunter2"}}, Outcome.UNCHANGED, "the pod is malformed (resources: a resource quant"),
         ({"requests": {"cpu": "1" * 33}}, Outcome.PREFERRED, "or required pod (anti-)affinity of this size"),
     ],
 )
@@ -124,6 +124,7 @@ def test_a_pod_whose_requests_are_not_known_is_unjudged(spec: Object, outcome: O
     injection = injection_for(virt_launcher(**spec), *storage())
     assert (injection.decision.outcome, injection.decision.reason) == (outcome, Reason.UNJUDGED)
     assert words in injection.decision.message
+    assert len(injection.warnings) == 1
     assert "hunter2" not in f"{injection}"
 
 

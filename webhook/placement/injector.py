@@ -87,7 +87,8 @@ def with_patch(injection: Injection, request: JsonObject, settings: Settings) ->
     decision, pod = injection.decision, mapping(request, "object")
     try:
         operations = [] if injection.error or settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
-        return Injection(decision, operations or None, _warnings(decision, pod, settings), injection.error)
+        warnings = injection.warnings or _warnings(decision, pod, settings)
+        return Injection(decision, operations or None, warnings, injection.error)
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return _failed(error, settings)
 
