@@ -317,7 +317,7 @@ def many_terms(number):
 
 
 def many_labels(number):
-    return {"metadata": {"labels": {f"label-{number}-{each}": "" for each in range(10_000)}}}
+    return {"metadata": {"labels": {f"label-{number}-{each}": "" for each in range(9_000)}}}
 
 
 # For each: the fields of one of many made-up pods, the number of pods, and the MB that they took.
