@@ -32,6 +32,7 @@ STUCK, PASSES = 8, 20  # stuck pods a second, and the passes until one of anothe
 PREEMPTION = RELEASE_AFTER + 2 * PASS_INTERVAL  # seconds for which the victim of a preemption terminates
 BURST, ROOM = 30, 12  # VMs that start together, and how many of them their share-managers' node can run
 PAIRS, GAPS = 4, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
+CALLS = {False: "any replica gets each call", True: "one replica gets all calls"}  # by the session affinity
 RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
 
 
@@ -64,6 +65,12 @@ def rival(plane: ControlPlane, longhorn: Longhorn, scenario: Scenario) -> Iterat
 def controller(scenario: Scenario) -> Iterator[VirtController]:
     with VirtController(scenario, BACK_OFF) as controller:
         yield controller
+
+
+@pytest.fixture(params=[False, True], ids=["any replica", "session affinity"])
+def session_affinity(request: pytest.FixtureRequest) -> bool:
+    """Whether one replica gets all calls."""
+    return bool(request.param)
 
 
 def start_pinned(scenario: Scenario, controller: VirtController, claim: str, run_strategy: str = "Always") -> str:
@@ -175,7 +182,6 @@ def slow_to_end(node: str) -> Object:
     return {"metadata": {"generateName": "victim-", "annotations": {DISREGARD_STATUS: "true"}}, "spec": spec}
 
 
-@pytest.mark.parametrize("session_affinity", [False, True], ids=["any replica", "session affinity"])
 def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
     scenario: Scenario,
     controller: VirtController,
@@ -203,14 +209,13 @@ def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
         burst.create(scenario, pair, delays=(0.0, GAPS[number % len(GAPS)]))
     nodes = controller.wait_all_running(LIMIT)
     released = replicas.metric(RELEASED) - released
-    calls = "one replica gets all calls" if session_affinity else "any replica gets each call"
+    calls = CALLS[session_affinity]
     measured(f"{len(claims)} pairs, {calls}: {released:.0f} released, {time.monotonic() - began:.0f} s until all run")
     assert all(nodes[f"{claim}-a"] != nodes[f"{claim}-b"] for claim in claims)
     if session_affinity:  # one replica sees its own pins; but a preference for other nodes is no promise
         assert released <= 2
 
 
-@pytest.mark.parametrize("session_affinity", [False, True], ids=["any replica", "session affinity"])
 def test_vms_that_start_together_all_run_whichever_replica_decides(
     scenario: Scenario,
     controller: VirtController,
@@ -237,7 +242,7 @@ def test_vms_that_start_together_all_run_whichever_replica_decides(
     nodes = controller.wait_all_running(LIMIT)
     released = replicas.metric(RELEASED) - released
     p50, p99 = burst.latencies(created)
-    calls = "one replica gets all calls" if session_affinity else "any replica gets each call"
+    calls = CALLS[session_affinity]
     measured(
         f"{BURST} VMs at once, {calls}: {list(nodes.values()).count(node)} of {ROOM} on their share-manager's node, "
         f"{released:.0f} released, {time.monotonic() - began:.0f} s until all run; created in {p50:.2f} s (p50), "
