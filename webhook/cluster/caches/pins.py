@@ -123,7 +123,7 @@ class Pins:
 
     def _drop(self, pod: Pod) -> None:
         vmi = _vmi_of(pod)
-        self._recognize([(pod, self._seen[_id_of(pod)])], self._find_vmi(vmi))
+        self._recognize([self._seen[_id_of(pod)]], self._find_vmi(vmi))
         self._by_vmi[vmi].pop(pod.key, None)
         if not self._by_vmi[vmi]:
             del self._by_vmi[vmi]
@@ -136,16 +136,18 @@ class Pins:
         if counted := self._counted.pop(vmi, None):
             self._counting.remove(counted)
         seen = [(pod, self._seen[_id_of(pod)]) for pod in islice(self._by_vmi.get(vmi, {}).values(), MAX_PODS)]
-        self._recognize(seen, self._find_vmi(vmi))
-        ages = [(pod, now - each.at) for pod, each in seen if self.knows_vmi(*vmi)]
-        pod = counting_pod(ages, self.nodes.named)
+        self._recognize((each for _, each in seen), self._find_vmi(vmi))
+        if not self.knows_vmi(*vmi):
+            return
+        pod = counting_pod([(pod, now - each.at) for pod, each in seen], self.nodes.named)
         if pod and pod.pin:
             self._counted[vmi] = pod.key
             self._shown(vmi)
             self._counting.put(replace(pod, effective_node=pod.pin.node))
 
-    def _recognize(self, seen: Iterable[tuple[Pod, _Sighting]], vmi: VirtualMachineInstance | None) -> None:
-        for _, each in seen if vmi else ():
+    @staticmethod
+    def _recognize(seen: Iterable[_Sighting], vmi: VirtualMachineInstance | None) -> None:
+        for each in seen if vmi else ():
             each.vmi = vmi
 
 
