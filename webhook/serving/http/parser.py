@@ -20,6 +20,7 @@ HEAD_LIMIT = 8 * 1024
 BODY_TOO_LARGE = "the body exceeds 4 MiB"
 NO_BODY = "this port accepts no body"
 HEAD_TOO_LARGE = "the head exceeds 8 KiB"
+LARGE_HEAD = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE
 BODY_BROKEN = "the body is truncated or its framing is invalid"
 HEAD_BROKEN = "malformed HTTP request"
 NO_HOST = "an HTTP/1.1 request requires a Host header"
@@ -76,7 +77,7 @@ class _Message:
     def _check_head_size(self, more: int) -> None:
         self.head_size += more
         if self.head_size > HEAD_LIMIT:
-            raise Rejected(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
+            raise Rejected(*LARGE_HEAD)
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
@@ -163,8 +164,7 @@ class RequestParser:
         # Limit the bytes that are not body. Chunks of 128 bytes or more never reach the limit.
         body = len(message.body)
         if self.buffered - body > HEAD_LIMIT + body // 16 and not (self.failure or message.complete):
-            too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE
-            self.failure = self._broken() if message.head else too_large
+            self.failure = self._broken() if message.head else LARGE_HEAD
 
     def end_of_stream(self) -> None:
         """Record the end of the stream: an incomplete request becomes a failure."""
