@@ -234,7 +234,7 @@ class NodeLoad:
 
 def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
     """Yield the load of each node, sorted by name."""
-    pods = [pod for pod in store.pods.values() if pod.labels.get(longhorn.COMPONENT_LABEL) == longhorn.SHARE_MANAGER]
+    pods = [pod for pod in store.pods.values() if longhorn.is_share_manager(pod.labels)]
     of_longhorn = settings.longhorn_namespace
     servers = Counter(pod.node for pod in pods if pod.node and pod.alive and pod.namespace == of_longhorn)
     for node in sorted(store.nodes.values(), key=lambda node: node.name):

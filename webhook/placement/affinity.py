@@ -55,9 +55,16 @@ def with_node(affinity: Any, node: str, *, pin: bool = False, avoid: bool = Fals
     if pin:
         required = map_in(node_affinity, REQUIRED) if node_affinity.get(REQUIRED) is not None else None
         changed[REQUIRED] = _with_pin(required, node)
-    term, preferred = _preferred_term(node, "NotIn" if avoid else "In"), list_in(node_affinity, PREFERRED)
-    changed[PREFERRED] = preferred if term in preferred else [*preferred, term]
-    return {**original, "nodeAffinity": changed}
+    return with_preference({**original, "nodeAffinity": changed}, _preferred_term(node, "NotIn" if avoid else "In"))
+
+
+def with_preference(affinity: Any, term: JsonObject) -> JsonObject:
+    """Return a copy of a pod's affinity that has a preferred term, once. Raises Malformed like `with_node`."""
+    original = map_in({"affinity": affinity}, "affinity")
+    node_affinity = map_in(original, "nodeAffinity")
+    preferred = list_in(node_affinity, PREFERRED)
+    added = preferred if term in preferred else [*preferred, term]
+    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: added}}
 
 
 def own_preferences(preferred: list[Any], node: str) -> list[Any]:
@@ -148,6 +155,11 @@ def has_too_many_terms(required: Any) -> bool:
     return len(mappings(required, "nodeSelectorTerms")) > MAX_TERMS
 
 
+def records_success(annotations: JsonObject) -> bool:
+    """Return whether the annotations of a pod say that the webhook placed it on the node of its share-manager."""
+    return text(annotations, DECISION).startswith(Reason.CO_SCHEDULED)
+
+
 def unpinnable_part(pod: JsonObject, node: str) -> str:
     """Return what keeps a pod's required node affinity from being pinned to `node`; empty if nothing does.
 
@@ -157,7 +169,7 @@ def unpinnable_part(pod: JsonObject, node: str) -> str:
     if has_too_many_terms(required):
         return f"more than {MAX_TERMS} terms"
     annotations = mapping(pod, "metadata", "annotations")
-    if annotations.get(CO_SCHEDULED_NODE) == node and text(annotations, DECISION).startswith(Reason.CO_SCHEDULED):
+    if annotations.get(CO_SCHEDULED_NODE) == node and records_success(annotations):
         return ""  # another webhook has changed a pod that was pinned before
     fields = (field for term in mappings(required, "nodeSelectorTerms") for field in mappings(term, "matchFields"))
     return "matchFields, which name a node" if any(field.get("operator") == "In" for field in fields) else ""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, records_success
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.longhorn import LONGHORN_ACCOUNT, VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import is_handled
 from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason
@@ -45,7 +45,7 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
     if namespace != settings.longhorn_namespace:
         return False
     labels = mapping(pod, "metadata", "labels")
-    return labels.get(COMPONENT_LABEL) == SHARE_MANAGER and bool(text(labels, VOLUME_LABEL))
+    return is_share_manager(labels) and bool(text(labels, VOLUME_LABEL))
 
 
 def creator_of(pod: JsonObject, namespace: str, settings: Settings) -> str:
@@ -77,7 +77,7 @@ def is_injected(manifest: Manifest, settings: Settings) -> bool:
         return True
     # If the webhook pinned this pod, another webhook may have removed the pin or added a term without it. So pin again.
     # Otherwise, a pin is the user's own.
-    pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
+    pinned = records_success(annotations) or DECISION not in annotations
     return not pinned or mode_of(annotations, settings)[0] is Mode.PREFERRED or bool(pinned_node(pod))
 
 
@@ -89,8 +89,7 @@ def recorded_reason(pod: JsonObject) -> Reason | None:
 
 def pinned_by_webhook(pod: JsonObject) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
-    decision = text(pod, "metadata", "annotations", DECISION)
-    return pinned_node(pod) if decision.startswith(Reason.CO_SCHEDULED) else ""
+    return pinned_node(pod) if records_success(mapping(pod, "metadata", "annotations")) else ""
 
 
 def preferred_by_webhook(pod: JsonObject) -> str:

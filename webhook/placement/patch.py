@@ -18,6 +18,7 @@ from webhook.placement.affinity import (
     WEIGHT,
     own_preferences,
     with_node,
+    with_preference,
     without_pin,
 )
 from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in, text
@@ -115,21 +116,13 @@ def _patch_of_spec(spec: JsonObject, change: _Change) -> Sequence[Operation]:
         pin, avoid = outcome is Outcome.PINNED, outcome is Outcome.UNCHANGED
         changed["affinity"] = with_node(affinity, node, pin=pin, avoid=avoid)
     for selector in labels:
-        changed["affinity"] = _preferring(changed.get("affinity"), _term(selector))
+        changed["affinity"] = with_preference(changed.get("affinity"), _term(selector))
     changed |= {"schedulerName": scheduler} if scheduler else {}
     return patch_between({"spec": spec}, {"spec": changed})
 
 
 def _term(labels: Selector) -> JsonObject:
     return {"weight": WEIGHT, "preference": {"matchExpressions": msgspec.json.decode(msgspec.json.encode(labels))}}
-
-
-def _preferring(affinity: Any, term: JsonObject) -> JsonObject:
-    original = map_in({"affinity": affinity}, "affinity")
-    node_affinity = map_in(original, "nodeAffinity")
-    preferred = list_in(node_affinity, PREFERRED)
-    added = preferred if term in preferred else [*preferred, term]
-    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: added}}
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:

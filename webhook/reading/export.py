@@ -21,7 +21,7 @@ from webhook.placement.objects.kubevirt import (
     PROVISIONING_ANNOTATION,
     VMI_NAME_ANNOTATION,
 )
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.longhorn import is_share_manager
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION
@@ -78,7 +78,7 @@ def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> Js
     for spec in specs:
         if "volumes" in spec:
             spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
-    if mapping(item, "metadata", "labels").get(COMPONENT_LABEL) != SHARE_MANAGER:
+    if not is_share_manager(mapping(item, "metadata", "labels")):
         for container in (*mappings(item, "spec", "containers"), *mappings(item, "spec", "initContainers")):
             container.pop("image", None)
     for condition in mappings(item, "status", "conditions"):

@@ -9,7 +9,7 @@ from webhook.cluster.kinds import PODS, TOOL_KINDS, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.longhorn import is_share_manager
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 
@@ -43,7 +43,7 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
                 if fact is not None:
                     inventory.store.put(fact)
                 labels = mapping(item, "metadata", "labels")
-                if kind is not PODS or is_virt_launcher(item) or labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
+                if kind is not PODS or is_virt_launcher(item) or is_share_manager(labels):
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)

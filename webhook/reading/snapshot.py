@@ -8,7 +8,7 @@ from webhook.cluster.kind import Kind, MalformedObject
 from webhook.cluster.kinds import CLAIMS, PODS, TOOL_KINDS, VIRTUAL_MACHINES, kinds
 from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.longhorn import is_share_manager
 from webhook.reading.documents import BadInput, Document, read_all
 
 COMMAND = "kubevirt-scheduler snapshot"
@@ -82,6 +82,6 @@ def holds_secrets(inventory: Inventory) -> bool:
     return any(source.keys() & {"userData", "userDataBase64"} for source in cloud_init) or any(
         container.get("env")  # Longhorn stores the passphrase of an encrypted volume there
         for pod in inventory.pods.values()
-        if mapping(pod, "metadata", "labels").get(COMPONENT_LABEL) == SHARE_MANAGER
+        if is_share_manager(mapping(pod, "metadata", "labels"))
         for container in mappings(pod, "spec", "containers")
     )

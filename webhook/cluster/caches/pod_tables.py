@@ -7,7 +7,7 @@ from itertools import islice
 from webhook.cluster.caches.tables import Entry, Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.kubevirt import APP_LABEL
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 # Of one claim. A user can create thousands of pods that mount it, and each takes up to 4 µs of a review.
@@ -202,7 +202,7 @@ class Pods(PlacedPods):
                 yield "claim", fact.namespace, claim
             if fact.is_virt_launcher:
                 yield "uid", fact.namespace, fact.uid
-        if fact.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
+        if is_share_manager(fact.labels):
             yield "volume", fact.namespace, fact.labels.get(VOLUME_LABEL, "")
 
     def put(self, fact: Pod) -> None:

@@ -5,6 +5,8 @@ https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec2
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
 from webhook.placement.objects.selectors import Requirement, Selector
@@ -16,6 +18,11 @@ VOLUME_LABEL = "longhorn.io/share-manager"  # the name of the volume that the po
 VERSION_SETTING = "current-longhorn-version"  # the name of the setting that has the version
 SELECTOR_SETTING = "system-managed-components-node-selector"  # of share-manager pods, too
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_share_manager(labels: Mapping[str, Any]) -> bool:
+    """Return whether these are the labels of a share-manager pod. In another namespace, anybody can write them."""
+    return labels.get(COMPONENT_LABEL) == SHARE_MANAGER
 
 
 def node_selector(setting: str) -> dict[str, str]:
