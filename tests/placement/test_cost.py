@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.injector import with_patch, without_patch
+from webhook.placement.injector import Injection, with_patch, without_patch
 from webhook.placement.objects.resources import _parse_millis
 from webhook.placement.settings import Settings
 
@@ -71,8 +72,8 @@ SHAPES: dict[str, Object] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _without_coverage() -> Iterator[None]:
+@contextmanager
+def without_coverage() -> Iterator[None]:
     """Pause the measurement of coverage, which makes a decision up to four times as slow."""
     tracer = sys.gettrace()
     sys.settrace(None)
@@ -85,13 +86,18 @@ def _without_coverage() -> Iterator[None]:
 def test_a_decision_takes_a_few_milliseconds_and_few_bytes(shape: Object, guard: bool) -> None:
     """999 terms took 34 ms and 200 KB, 1,800 quantities 36 ms, and 31 unknown resources 10 ms."""
     nodes = [node(f"node-{each}", allocatable={"cpu": "4", "pods": "110"}) for each in ("a", *range(5_000))]
-    store, settings, seconds = catalog(*storage(), *nodes), Settings(node_guard=guard), []
-    for _ in range(5):
+    store, settings = catalog(*storage(), *nodes), Settings(node_guard=guard)
+
+    def answer_and_cpu() -> tuple[Injection, float]:
         received = msgspec.json.decode(msgspec.json.encode(request(virt_launcher(**shape))))
         _parse_millis.cache_clear()
         began = time.thread_time()
         answer = with_patch(without_patch(received, store, settings), received, settings)
-        seconds.append(time.thread_time() - began)
+        return answer, time.thread_time() - began
+
+    answer, _ = answer_and_cpu()
+    with without_coverage():
+        seconds = min(answer_and_cpu()[1] for _ in range(5))
     assert answer.error is None
-    assert min(seconds) < CPU_LIMIT
+    assert seconds < CPU_LIMIT
     assert len(msgspec.json.encode(answer.patch)) < ANSWER_LIMIT
