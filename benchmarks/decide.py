@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.placement import patch
 from webhook.placement.injector import decide, inject
 from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, Volume

@@ -3,8 +3,8 @@
 import threading
 
 from tests.support.fake_api_server import ApiServer, stream
-from webhook.cluster.caches.reflector import Reflector
 from webhook.cluster.live_catalog import Live
+from webhook.cluster.reflector import Reflector
 
 
 def reflector(live: Live, plural: str) -> Reflector:

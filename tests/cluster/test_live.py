@@ -34,9 +34,9 @@ from tests.support.fake_api_server import (
     event,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.reservations import MAX_RESERVATIONS, RESERVATION_SECONDS
+from webhook.catalog.kinds import read_pod
+from webhook.catalog.reservations import MAX_RESERVATIONS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.kinds import read_pod
 from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection

@@ -22,10 +22,10 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from webhook.cluster import kinds
+from webhook.catalog import kinds
+from webhook.catalog.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient, ClusterError
-from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.live_catalog import Live
 from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason

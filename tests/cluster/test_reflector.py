@@ -35,12 +35,12 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
-from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
-from webhook.cluster.caches.store import Store
-from webhook.cluster.caches.tables import Table
+from webhook.catalog.kind import Kind
+from webhook.catalog.kinds import kinds
+from webhook.catalog.store import Store
+from webhook.catalog.tables import Table
 from webhook.cluster.client import Api, ClusterClient, ClusterError
-from webhook.cluster.kind import Kind
-from webhook.cluster.kinds import kinds
+from webhook.cluster.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.placement.objects.facts import Claim, Fact, Pod, ShareManager
 
 PASSPHRASE = "not-a-real-passphrase"

@@ -22,7 +22,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
-from webhook.cluster.machines import Inventory
+from webhook.catalog.inventory import Inventory
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.states import State, assess
 from webhook.placement.settings import Settings

@@ -22,7 +22,7 @@ from tests.support.builders import (
     vmi,
     volume,
 )
-from webhook.cluster.kinds import read_virtual_machine, read_vmi
+from webhook.catalog.kinds import read_virtual_machine, read_vmi
 from webhook.fleet.release import (
     MAX_RELEASES,
     PENDING_LIMIT,

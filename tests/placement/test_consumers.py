@@ -24,7 +24,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason
@@ -51,7 +51,7 @@ def fail(store: Store, node_name: str, uid: str) -> None:
     server["metadata"]["uid"] = uid
     for manifest in (server, share_manager(state="running"), share_manager(state="error")):
         store.put(READERS[manifest["kind"]](manifest))
-    store.remove(Pod, ("longhorn-system", "share-manager-vol-disk1"))
+    store.apply(Pod, ("longhorn-system", "share-manager-vol-disk1"), None)
 
 
 def consumer_names(consumers: Iterable[Pod]) -> list[str]:

@@ -26,7 +26,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check

@@ -13,7 +13,7 @@ from tests.support.builders import OPT_IN, PREFERRED, REQUIRED, catalog, name_re
 from tests.support.malformed import replaced, value_paths
 from tests.support.paths import REVIEWS
 from tests.support.random_clusters import clusters, pods, storage
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import mappings
 from webhook.placement.reasons import Outcome, Reason

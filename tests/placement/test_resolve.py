@@ -25,8 +25,8 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.cluster.caches.pod_tables import MAX_MOUNTING
-from webhook.cluster.caches.store import Store
+from webhook.catalog.pod_tables import MAX_MOUNTING
+from webhook.catalog.store import Store
 from webhook.placement.objects.claims import MAX_CLAIMS
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.pod import Manifest

@@ -17,7 +17,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings

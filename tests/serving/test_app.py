@@ -26,9 +26,9 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
 from tests.support.log_capture import capture_logs
-from webhook.cluster import kinds
+from webhook.catalog import kinds
+from webhook.catalog.store import Store
 from webhook.cluster.backend import Backend, Cache, from_snapshot
-from webhook.cluster.caches.store import Store
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving.app import probe_port, review_port

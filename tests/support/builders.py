@@ -10,8 +10,8 @@ from typing import Any
 import jsonpatch
 
 from tests.support.accounts import creator_of
-from webhook.cluster import kinds
-from webhook.cluster.caches.store import Store
+from webhook.catalog import kinds
+from webhook.catalog.store import Store
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.reasons import Decision
 from webhook.placement.settings import Settings

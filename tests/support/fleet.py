@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
-from webhook.cluster.caches.store import Store, parse_time
-from webhook.cluster.machines import Inventory
+from webhook.catalog.inventory import Inventory
+from webhook.catalog.store import Store, parse_time
 from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import Election
 from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder, Vmi

@@ -21,7 +21,7 @@ from urllib3.connection import HTTPConnection
 
 from certs import ApiError
 from webhook import __version__
-from webhook.cluster.kind import JSON, T, decode_json
+from webhook.catalog.kind import JSON, T, decode_json
 from webhook.placement.objects.fields import JsonObject
 
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from webhook.cluster.caches.store import Store
+from webhook.catalog.inventory import facts_of, machines
+from webhook.catalog.store import Store
 from webhook.cluster.live_catalog import Live
-from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by

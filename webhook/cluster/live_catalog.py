@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-from webhook.cluster.caches.reflector import Reflector
-from webhook.cluster.caches.store import Store
+from webhook.catalog.kinds import kinds
+from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import kinds
-from webhook.placement.catalog import Catalog
+from webhook.cluster.reflector import Reflector
+from webhook.placement.catalog import Catalog, CatalogProxy
 from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
@@ -66,7 +66,7 @@ class Live:
         No decision waits while its reader evaluates what the queries return. The objects may change in between, as they
         do between the watches of two kinds.
         """
-        return cast("Catalog", _LockedCatalog(self))
+        return _LockedCatalog(self)
 
     def inject(self, request: JsonObject) -> Injection:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
@@ -118,22 +118,24 @@ class Live:
         )
 
 
-class _LockedCatalog:
+class _LockedCatalog(CatalogProxy):
     def __init__(self, live: Live) -> None:
+        super().__init__(live.store)
         self._live = live
-        self.mounting_pods = cache(self.__getattr__("mounting_pods"))  # each claim's 128 pods once, for all its VMs
+        self._mounting_pods = cache(super().mounting_pods)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *arguments, **options: self._live.query(
-            lambda store: _copied(getattr(store, name)(*arguments, **options))
-        )
+    def ask(self, question: Callable[[Catalog], T]) -> T:
+        return self._live.query(lambda store: _copied(question(store)))
+
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
+        return self._mounting_pods(namespace, claim)  # each claim's 128 pods once, for all its VMs
 
 
-def _copied(found: Any) -> Any:
+def _copied(answer: T) -> T:
     """Copy a collection, which may change once the lock is released, as far as one evaluation may compare it."""
-    if isinstance(found, Mapping):
-        return dict(found)
-    return tuple(islice(found, MAX_COMPARISONS + 1)) if isinstance(found, Iterable) else found
+    if isinstance(answer, Mapping):
+        return cast(T, dict(answer))
+    return cast(T, tuple(islice(answer, MAX_COMPARISONS + 1))) if isinstance(answer, Iterable) else answer
 
 
 def _vm_key_of(request: JsonObject) -> Key:

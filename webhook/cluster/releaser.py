@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
+from webhook.catalog.kinds import PODS
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.events import Vmi
-from webhook.cluster.kinds import PODS
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording
@@ -178,7 +178,7 @@ class Releaser:
         names = {"namespace": cached.namespace, "vm": pin.vm, "pod": cached.name, "node": pin.node}
         log.info("released", extra={**names, "reason": obstacle.reason.value})
         # Now, before the watch reports it: otherwise this pass might release more pods than necessary.
-        self._live.query(lambda store: store.remove(Pod, cached.key))
+        self._live.query(lambda store: store.apply(Pod, cached.key, None))
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
 
     def _warn(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, kept: str) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from webhook.cluster.kinds import VIRTUAL_MACHINES
+from webhook.catalog.kinds import VIRTUAL_MACHINES
 from webhook.fleet.next_pod import creation_request
 from webhook.placement.eligibility import creator_of, is_pod_creation, namespace_of, username
 from webhook.placement.injector import Injection

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from webhook import __version__
+from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.machines import Inventory
 from webhook.commands.options import connect
 from webhook.fleet import traffic
 from webhook.fleet.states import Machine, Status, assess

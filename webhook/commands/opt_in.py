@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import VIRTUAL_MACHINES, key_of
 from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import click
 
-from webhook.cluster.kinds import PODS, read_pod
-from webhook.cluster.machines import seconds_since_creation
+from webhook.catalog.inventory import seconds_since_creation
+from webhook.catalog.kinds import PODS, read_pod
 from webhook.commands.fleet_source import Fleet
 from webhook.commands.suggestions import not_found
 from webhook.fleet.states import Machine

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 import click
 
+from webhook.catalog.kinds import NAMESPACES, PODS, VIRTUAL_MACHINES, VMIS
 from webhook.cluster.client import ClusterClient, ClusterError, context_names
-from webhook.cluster.kinds import NAMESPACES, PODS, VIRTUAL_MACHINES, VMIS
 from webhook.placement.objects.fields import text
 from webhook.reading.api import list_objects
 

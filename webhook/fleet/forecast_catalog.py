@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, cast
 
-from webhook.placement.catalog import Catalog
+from webhook.placement.catalog import Catalog, CatalogProxy
 from webhook.placement.objects.facts import Key, Pod, ShareManager
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
@@ -14,17 +13,13 @@ STOPPED = "stopped"
 
 def forecast(catalog: Catalog, stopped: Collection[str] = (), placed: Sequence[Pod] = ()) -> Catalog:
     """Return the catalog after the share-managers of these Longhorn volumes have stopped, and these pods run."""
-    return cast(Catalog, _Forecast(catalog, stopped, placed)) if stopped or placed else catalog
+    return _Forecast(catalog, stopped, placed) if stopped or placed else catalog
 
 
-class _Forecast:
-    """Answers all other queries from the catalog itself."""
-
+class _Forecast(CatalogProxy):
     def __init__(self, catalog: Catalog, stopped: Collection[str], placed: Sequence[Pod]) -> None:
-        self._catalog, self._stopped, self._placed = catalog, frozenset(stopped), placed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
+        super().__init__(catalog)
+        self._stopped, self._placed = frozenset(stopped), placed
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         found = self._catalog.share_manager(namespace, volume)

@@ -3,8 +3,8 @@
 A store answers the queries. The store mirrors the live cluster, or is filled once: from the cluster or from files.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from webhook.placement.objects.facts import (
     Claim,
@@ -19,6 +19,9 @@ from webhook.placement.objects.facts import (
     Volume,
 )
 from webhook.placement.objects.selectors import AffinityTerm, Selector
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Catalog(Protocol):
@@ -106,3 +109,54 @@ class Catalog(Protocol):
 
     def all_namespaces(self) -> Collection[Namespace]:
         """List the namespaces."""
+
+
+def _asked(query: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate["CatalogProxy", P], T]:
+    """Return the method of a proxy for one query of `Catalog`."""
+    name = query.__name__
+
+    def ask(proxy: "CatalogProxy", /, *arguments: P.args, **options: P.kwargs) -> T:
+        answer: T = proxy.ask(lambda catalog: getattr(catalog, name)(*arguments, **options))
+        return answer
+
+    return ask
+
+
+class CatalogProxy:
+    """Answers each query from another catalog, unless a subclass answers it.
+
+    mypy rejects a proxy that lacks a query. For a new query, decide whether the subclasses need an answer of their own.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def ask(self, question: Callable[[Catalog], T]) -> T:
+        """Ask the other catalog."""
+        return question(self._catalog)
+
+    claim = _asked(Catalog.claim)
+    volume = _asked(Catalog.volume)
+    volumes_by_handle = _asked(Catalog.volumes_by_handle)
+    share_manager = _asked(Catalog.share_manager)
+    share_manager_pods = _asked(Catalog.share_manager_pods)
+    mounting_pods = _asked(Catalog.mounting_pods)
+    other_mounting_pods = _asked(Catalog.other_mounting_pods)
+    storage_class = _asked(Catalog.storage_class)
+    node = _asked(Catalog.node)
+    all_nodes = _asked(Catalog.all_nodes)
+    csi_node = _asked(Catalog.csi_node)
+    has_nodes = _asked(Catalog.has_nodes)
+    is_reported = _asked(Catalog.is_reported)
+    failed_servers = _asked(Catalog.failed_servers)
+    released_nodes = _asked(Catalog.released_nodes)
+    virtual_machine = _asked(Catalog.virtual_machine)
+    requested = _asked(Catalog.requested)
+    nominated_pods = _asked(Catalog.nominated_pods)
+    expects_pods = _asked(Catalog.expects_pods)
+    stale_resources = _asked(Catalog.stale_resources)
+    placed_pods = _asked(Catalog.placed_pods)
+    repelling_terms = _asked(Catalog.repelling_terms)
+    oversized_pods = _asked(Catalog.oversized_pods)
+    namespace = _asked(Catalog.namespace)
+    all_namespaces = _asked(Catalog.all_namespaces)

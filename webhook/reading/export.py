@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 
 from webhook import __version__
+from webhook.catalog.kind import Kind, decode_large
+from webhook.catalog.kinds import TOOL_KINDS, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import Kind, decode_large
-from webhook.cluster.kinds import TOOL_KINDS, kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (

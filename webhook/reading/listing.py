@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from webhook.catalog.inventory import Inventory
+from webhook.catalog.kind import Kind
+from webhook.catalog.kinds import PODS, TOOL_KINDS, kinds
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import Kind
-from webhook.cluster.kinds import PODS, TOOL_KINDS, kinds
-from webhook.cluster.machines import Inventory
 from webhook.placement.objects.fields import mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.objects.longhorn import is_share_manager

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from webhook.cluster.caches.store import parse_time
-from webhook.cluster.kind import Kind, MalformedObject
-from webhook.cluster.kinds import CLAIMS, PODS, TOOL_KINDS, VIRTUAL_MACHINES, kinds
-from webhook.cluster.machines import Inventory
+from webhook.catalog.inventory import Inventory
+from webhook.catalog.kind import Kind, MalformedObject
+from webhook.catalog.kinds import CLAIMS, PODS, TOOL_KINDS, VIRTUAL_MACHINES, kinds
+from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import is_share_manager
 from webhook.reading.documents import BadInput, Document, read_all

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 
-from webhook.cluster.machines import Inventory
+from webhook.catalog.inventory import Inventory
 from webhook.placement.settings import Settings
 from webhook.reading.api import Reader
 from webhook.reading.listing import read_inventory

@@ -7,7 +7,7 @@ from certs.cluster import CertificateObjects
 from certs.health import status
 from certs.secret import Cause, CertificateError
 from webhook import __version__
-from webhook.cluster.kinds import kinds
+from webhook.catalog.kinds import kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text

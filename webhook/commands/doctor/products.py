@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from webhook.cluster.kinds import KUBEVIRT_API
-from webhook.cluster.machines import node_loads
+from webhook.catalog.inventory import node_loads
+from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from certs import CONFIGURATIONS
+from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.cluster.fleet_counts import is_undecided
-from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.fleet.webhook import VM_WEBHOOK

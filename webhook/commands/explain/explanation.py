@@ -1,6 +1,6 @@
 """The explanation of a pod or VM as a JSON object: its node, the steps of the decision on its next pod, and advice."""
 
-from webhook.cluster.caches.store import Store
+from webhook.catalog.store import Store
 from webhook.commands.admission_requests import as_json, pod_name
 from webhook.commands.explain.sections import Finding, Section, describe_placement, describe_state, describe_steps
 from webhook.commands.report.document import describe

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Migration
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text

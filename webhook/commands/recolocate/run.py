@@ -13,8 +13,8 @@ from types import FrameType
 
 import click
 
+from webhook.catalog.kinds import VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import VMIS
 from webhook.commands.recolocate import migrations
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, plan_move

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from webhook.cluster.machines import Inventory, NodeLoad, node_loads
+from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
 from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.kind import list_of, map_of, metadata_of
-from webhook.cluster.kinds import OWNED, POD_SPEC
+from webhook.catalog.kind import list_of, map_of, metadata_of
+from webhook.catalog.kinds import OWNED, POD_SPEC
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision

@@ -1,17 +1,16 @@
 """The in-memory catalog that decisions read: facts about Kubernetes objects, and queries on them."""
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, Owner, ServerFailures
-from webhook.cluster.caches.pins import Pins
-from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
-from webhook.cluster.caches.reservations import Reservations
-from webhook.cluster.caches.tables import Nodes, Table, VirtualMachineInstances, Volumes
+from webhook.catalog.failed_nodes import RELEASE_SECONDS, NodeMemory, Owner, ServerFailures
+from webhook.catalog.pins import Pins
+from webhook.catalog.pod_tables import PlacedPods, Pods, PodTerm, vm_key
+from webhook.catalog.reservations import Reservations
+from webhook.catalog.tables import Nodes, Table, VirtualMachineInstances, Volumes
 from webhook.fleet.release import Loss
 from webhook.placement.objects.facts import (
     Claim,
@@ -46,11 +45,11 @@ def parse_time(value: str) -> datetime | None:
 class Store:
     """An in-memory `Catalog` (see `webhook.placement.catalog`).
 
-    Not thread-safe: readers and writers must share a lock.
+    Not thread-safe: readers and writers must share a lock. The `clock` counts seconds; without one, no time passes.
     """
 
     def __init__(
-        self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic, taken_at: datetime | None = None
+        self, facts: Iterable[Fact] = (), clock: Callable[[], float] = lambda: 0.0, taken_at: datetime | None = None
     ) -> None:
         self.claims, self.volumes, self.share_managers = Table[Claim](), Volumes(), Table[ShareManager]()
         self.nodes, self.csi_nodes, self.pods = Nodes(), Table[CSINode](), Pods()
@@ -67,6 +66,13 @@ class Store:
             VirtualMachineInstance: self.vmis,
             Namespace: self.namespaces,
             StorageClass: self.storage_classes,
+        }
+        # What a change of an object of these kinds changes besides its table.
+        self._consequences: dict[type[Fact], Callable[[Any, Any], None]] = {
+            Node: self._change_node,
+            Pod: self._change_pod,
+            ShareManager: self._change_share_manager,
+            VirtualMachineInstance: self._change_vmi,
         }
         # The queries that one table answers.
         self.claim, self.share_manager = self.claims.find, self.share_managers.find
@@ -92,47 +98,61 @@ class Store:
         for fact in facts:
             self.put(fact)
 
-    def put(self, fact: Fact) -> None:
-        """Store a fact, in place of an older fact about the same object. A pod also removes its reservation."""
-        old = self.table(type(fact)).find(*fact.key)
-        self.table(type(fact)).put(fact)
-        if isinstance(fact, Pod):
-            self.pins.put(fact, old, self._age(fact))
-            self._end_reservation(fact, old)
-        elif isinstance(fact, VirtualMachineInstance):
-            self._change_vmi(fact)
-        elif isinstance(fact, Node) and (old is None or old.allocatable != fact.allocatable):
-            self.pins.change_all()
-        elif isinstance(fact, ShareManager):
-            self.server_failures.change(fact, self.pods.serving(*fact.key))
+    def apply(self, kind: type[Fact], key: Key, fact: Fact | None) -> None:
+        """Store a fact in place of an older one about the same object, or remove the older one if `fact` is None."""
+        table = self._tables[kind]
+        old = table.find(*key)
+        if fact is not None:
+            table.put(fact)
+        elif old is not None:
+            table.remove(key)
+        else:
+            return
+        if kind in self._consequences:
+            self._consequences[kind](old, fact)
 
-    def remove(self, kind: type[Fact], key: Key) -> None:
-        """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `released_nodes`)."""
-        removed = self.table(kind).remove(key)
-        if isinstance(removed, Pod):
-            # The pod of no VMI, as anybody can create it, is no pin.
-            vmi = self.pins.vmi_of(removed)
-            if removed.pin and removed.pin.unschedulable_since and (vmi or not len(self.vmis)):
-                vm = self._vm_id(removed.namespace, removed.pin.vm, vmi)
-                self.releases.record(vm, removed.pin.node, removed.uid, self.pins.first_seen(removed))
-            self.pins.remove(removed)
-            # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
-            if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
-                self.server_failures.end(removed)
-        elif isinstance(removed, ShareManager):
-            self.server_failures.forget(removed.key)
-        elif isinstance(removed, VirtualMachineInstance):
-            self._change_vmi(removed)
+    def put(self, fact: Fact) -> None:
+        """Store a fact, in place of an older one about the same object."""
+        self.apply(type(fact), fact.key, fact)
+
+    def _change_pod(self, old: Any, new: Pod | None) -> None:
+        if new is None:
+            self._remove_pod(old)
+        else:
+            self.pins.put(new, old, self._age(new))
+            self._end_reservation(new, old)
+
+    def _remove_pod(self, removed: Pod) -> None:
+        """Remove the pin. Remember the node of a pinned pod without a place, and that of a share-manager pod."""
+        # The pod of no VMI, as anybody can create it, is no pin.
+        vmi = self.pins.vmi_of(removed)
+        if removed.pin and removed.pin.unschedulable_since and (vmi or not len(self.vmis)):
+            vm = self._vm_id(removed.namespace, removed.pin.vm, vmi)
+            self.releases.record(vm, removed.pin.node, removed.uid, self.pins.first_seen(removed))
+        self.pins.remove(removed)
+        # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
+        if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
+            self.server_failures.end(removed)
 
     def _end_reservation(self, pod: Pod, old: Pod | None) -> None:
         if pod.node and not (old and old.node):
             self.reservations.end(vm_key(pod))
 
-    def _change_vmi(self, vmi: VirtualMachineInstance) -> None:
+    def _change_vmi(self, old: VirtualMachineInstance | None, new: VirtualMachineInstance | None) -> None:
         if len(self.vmis) <= 1:  # the first or the last one (see `Pins.knows_vmi`)
             self.pins.change_all()
-        else:
+        for vmi in filter(None, (old, new)):
             self.pins.change((vmi.namespace, vmi.uid))
+
+    def _change_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None and (old is None or old.allocatable != new.allocatable):
+            self.pins.change_all()
+
+    def _change_share_manager(self, old: Any, new: ShareManager | None) -> None:
+        if new is None:
+            self.server_failures.forget(old.key)
+        else:
+            self.server_failures.change(new, self.pods.serving(*new.key))
 
     def _age(self, pod: Pod) -> float:
         """Return for how many seconds a pod existed when a snapshot was taken; 0 in a live cluster."""

@@ -23,9 +23,9 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.pod_tables import Pods
-from webhook.cluster.caches.store import Store
-from webhook.cluster.kinds import read_node, read_pod, read_share_manager
+from webhook.catalog.kinds import read_node, read_pod, read_share_manager
+from webhook.catalog.pod_tables import Pods
+from webhook.catalog.store import Store
 from webhook.placement.objects.facts import Pod, ShareManager
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
@@ -225,7 +225,7 @@ def test_the_nodes_of_failed_share_managers_are_remembered_for_ten_minutes(
         if event:
             store.put(read_pod(event) if event["kind"] == "Pod" else read_share_manager(event))
         else:
-            store.remove(*((ShareManager, key) if event == {} else (Pod, (key[0], f"share-manager-{key[1]}"))))
+            store.apply(*((ShareManager, key) if event == {} else (Pod, (key[0], f"share-manager-{key[1]}"))), None)
     assert store.failed_servers(*key) == failed
     clock.now += 600
     assert store.failed_servers(*key) == []

@@ -21,9 +21,9 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
+from webhook.catalog.kinds import read_node, read_pod, read_vmi
+from webhook.catalog.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.kinds import read_node, read_pod, read_vmi
 from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS
 from webhook.placement.injector import Injection
@@ -51,7 +51,7 @@ class Replica:
 
     def delete(self, item: Object) -> None:
         kinds = {"Pod": Pod, "VirtualMachineInstance": VirtualMachineInstance, "Node": Node}
-        self.store.remove(kinds[item["kind"]], ("default", item["metadata"]["name"]))
+        self.store.apply(kinds[item["kind"]], ("default", item["metadata"]["name"]), None)
 
     def inject(self, name: str = "new", cpu: str = "1", *, known: bool = True, **rest: Any) -> Injection:
         """Decide on the pod of a VM."""

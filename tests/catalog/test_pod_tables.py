@@ -19,9 +19,9 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.random_clusters import POD_SELECTORS
-from webhook.cluster.caches.pod_tables import MAX_NAMESPACES, MIN_INDEXED, RepellingTerms
-from webhook.cluster.caches.store import Store
-from webhook.cluster.kinds import read_pod
+from webhook.catalog.kinds import read_pod
+from webhook.catalog.pod_tables import MAX_NAMESPACES, MIN_INDEXED, RepellingTerms
+from webhook.catalog.store import Store
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.pod import Manifest
 

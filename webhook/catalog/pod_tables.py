@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
-from webhook.cluster.caches.tables import Entry, Table
+from webhook.catalog.tables import Entry, Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.kubevirt import APP_LABEL
 from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager

@@ -11,8 +11,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from webhook.cluster.caches.pod_tables import PlacedPods
-from webhook.cluster.caches.tables import Table, VirtualMachineInstances
+from webhook.catalog.pod_tables import PlacedPods
+from webhook.catalog.tables import Table, VirtualMachineInstances
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS, counting_pod, largest
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
 

@@ -1,4 +1,4 @@
-"""The fleet is collected from the cluster's objects, and counted from the caches in small batches."""
+"""The fleet is counted from the caches in small batches."""
 
 import threading
 from collections import Counter
@@ -11,149 +11,23 @@ from tests.support.builders import (
     OPT_IN,
     Object,
     catalog,
-    claim,
-    hotplug_pod,
     node,
-    share_manager_pod,
     storage,
     virt_launcher,
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
-from webhook.cluster.caches.store import Store, parse_time
+from webhook.catalog.inventory import facts_of, machines
+from webhook.catalog.store import Store
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.fleet_counts import COUNT_SECONDS, FleetCounter
 from webhook.cluster.live_catalog import Live
-from webhook.cluster.machines import facts_of, machines, node_loads, seconds_since_creation
-from webhook.fleet.states import Machine, State, assess
-from webhook.placement.affinity import CO_SCHEDULED_NODE
+from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.settings import Action, Settings
 
 SETTINGS = Settings()
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
-
-
-def machines_of(*manifests: Object) -> dict[str, Machine]:
-    return {machine.name: machine for machine in inventory(*manifests).machines(SETTINGS)}
-
-
-def test_a_vm_and_its_pod_are_one_machine() -> None:
-    found = machines_of(vm("vm1"), vmi("vm1"), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
-    assert list(found) == ["lone", "off", "vm1"]
-    assert [machine.is_vm for machine in found.values()] == [False, True, True]
-    assert [machine.pod is not None for machine in found.values()] == [True, False, True]
-
-
-def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
-    owned = vmi("owned")
-    owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned", "controller": True}]
-    found = machines_of(vm_pod("unknown")) | machines_of(owned, vm_pod("owned"), vmi("lone"), vm_pod("lone"))
-    assert {name: machine.is_vm for name, machine in found.items()} == {"lone": False, "owned": True, "unknown": True}
-
-
-def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
-    found = machines_of(vm("new"), vm_pod("new", opt_in=None), vm("old", opt_in=False), vm_pod("old"), vm_pod("lone"))
-    assert {name: bool(machine.applicant.true_annotations) for name, machine in found.items()} == {
-        "new": True,
-        "old": False,
-        "lone": True,
-    }
-
-
-def test_the_age_of_a_pod_is_known_if_both_times_are_valid() -> None:
-    created, now = "2026-08-01T12:00:00Z", "2026-08-01T12:01:00Z"
-    for time, at, age in (created, now, 60), (created, "", None), ("yesterday", now, None), (created[:-1], now, None):
-        assert seconds_since_creation({"metadata": {"creationTimestamp": time}}, parse_time(at)) == age
-
-
-def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:
-    pod = vm_pod("vm1", annotations={"kubevirt.io/domain": "Not A Name"})
-    assert list(machines_of(vm("vm1"), pod)) == ["uid-of-vm1", "vm1"]
-
-
-def test_the_source_of_a_live_migration_runs_the_vm() -> None:
-    source, target = vm_pod("vm1"), vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
-    unbound = vm_pod("vm1", "", suffix="fghij", labels=TARGET, created=LATER)
-    for pods in ([source, target], [target, source], [source, unbound]):
-        (found,) = machines_of(*pods).values()
-        assert found.pod
-        assert (found.pod.node, found.migrating) == ("node-a", True)
-
-
-def test_after_a_live_migration_the_target_runs_the_vm() -> None:
-    target = vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
-    for source in (vm_pod("vm1", deleting=True), vm_pod("vm1", phase="Succeeded")):
-        (found,) = machines_of(source, target).values()
-        assert found.pod
-        assert (found.pod.node, found.migrating) == ("node-b", False)
-
-
-def test_a_vm_whose_pods_all_terminate_is_stopped() -> None:
-    assert machines_of(vm("vm1"), vm_pod("vm1", deleting=True))["vm1"].pod is None
-    assert machines_of(vm_pod("vm1", deleting=True)) == {}  # a VMI without a VM is gone
-
-
-def test_hotplugged_claims_belong_to_the_pod_that_owns_the_hotplug_pod() -> None:
-    launcher = vm_pod("vm1")
-    unplugged = hotplug_pod(launcher, claims=["disk3"], deleting=True)
-    unplugged["metadata"]["name"] = "hp-volume-unplugged"
-    foreign = hotplug_pod(launcher, claims=["disk4"])
-    foreign["metadata"]["namespace"] = "other"
-    found = machines_of(launcher, hotplug_pod(launcher, claims=["disk2"]), unplugged, foreign, vm_pod("other"))
-    assert {name: machine.hotplugged for name, machine in found.items()} == {"other": (), "vm1": ("disk2",)}
-
-
-def test_a_paused_vm_is_marked() -> None:
-    found = machines_of(vm("a"), vmi("a", paused=True), vm_pod("a"), vm("b"), vmi("b"), vm_pod("b"))
-    assert {name: machine.paused for name, machine in found.items()} == {"a": True, "b": False}
-
-
-@pytest.mark.parametrize(
-    ("name", "mounted"),
-    [
-        ("persistent-state-for-vm1-x7k2p", True),
-        ("persistent-state-for-vm1", True),
-        ("persistent-state-for-vm12", False),
-    ],
-)
-def test_a_stopped_vm_mounts_the_claim_of_its_persistent_state(name: str, mounted: bool) -> None:
-    stopped = vm("vm1", domain={"devices": {"tpm": {"persistent": True}}})
-    (found,) = machines_of(stopped, claim(name, labels={"persistent-state-for": "vm1"})).values()
-    assert found.template
-    claims = [each["persistentVolumeClaim"]["claimName"] for each in found.template["spec"]["volumes"]]
-    assert claims == [name] * mounted
-
-
-def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
-    broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
-    found = machines_of(broken, vm_pod("vm1"))
-    assert {name: machine.template is not None for name, machine in found.items()} == {"broken": False, "vm1": True}
-
-
-def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:
-    (found,) = machines_of(vm("vm1", domain={"memory": {"guest": "a lot"}})).values()
-    assert found.template is None
-
-
-def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:
-    requests = {"cpu": "1", "memory": "4Gi"}
-    loads = node_loads(
-        inventory(
-            node("node-a", allocatable={"cpu": "4", "memory": "8Gi", "pods": "10"}),
-            node("node-b"),
-            vm_pod("vm1", requests=requests),
-            share_manager_pod(node="node-a"),
-            share_manager_pod("other", node="node-a", deleting=True),
-            share_manager_pod("fake", node="node-a", namespace="default"),
-        ).store,
-        SETTINGS,
-    )
-    first, second = loads
-    assert (first.name, first.share_managers) == ("node-a", 1)
-    assert first.requested == {"cpu": 0.25, "memory": 0.5, "pods": 0.4}
-    assert (second.name, second.share_managers, second.requested) == ("node-b", 0, {})
 
 
 class StillCaches:

@@ -32,8 +32,8 @@ from tests.support.builders import (
     vmi,
     volume,
 )
-from webhook.cluster.kind import Kind
-from webhook.cluster.kinds import kinds
+from webhook.catalog.kind import Kind
+from webhook.catalog.kinds import kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 MINUTE = "2026-08-01T12:00:00Z"

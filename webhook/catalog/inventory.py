@@ -7,9 +7,9 @@ from datetime import datetime
 
 from msgspec import structs
 
-from webhook.cluster.caches.pod_tables import vm_key
-from webhook.cluster.caches.store import NO_KEY, Store, parse_time
-from webhook.cluster.kinds import key_of
+from webhook.catalog.kinds import key_of
+from webhook.catalog.pod_tables import vm_key
+from webhook.catalog.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.next_pod import next_pod, rendered_pod

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from webhook.cluster.caches.pod_tables import PlacedPods
+from webhook.catalog.pod_tables import PlacedPods
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.reasons import Decision
 

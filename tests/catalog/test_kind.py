@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
 from tests.support.own_process import run_in_child_process
-from webhook.cluster.kind import MAX_FIELD, Kind, decode_json, decode_large, map_of, object_of
-from webhook.cluster.kinds import PODS, read_pod
+from webhook.catalog.kind import MAX_FIELD, Kind, decode_json, decode_large, map_of, object_of
+from webhook.catalog.kinds import PODS, read_pod
 from webhook.placement.objects.pod import UNDECODED
 
 TERMS = pod_anti_affinity(*(pod_term({"app": f"app-{number}"}) for number in range(4000)))

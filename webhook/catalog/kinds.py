@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from webhook.cluster.kind import Kind, list_of, map_of, metadata_of, object_of
+from webhook.catalog.kind import Kind, list_of, map_of, metadata_of, object_of
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.caches.store import Store
+from webhook.catalog.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject
+from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import text
 
@@ -140,12 +140,9 @@ class Reflector:
                 fact = None if kind == "DELETED" else self.kind.extract(item)
             except MalformedObject as error:
                 self._skip(*error.args)
+            key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
             with self._lock:
-                if fact is not None:
-                    self._store.put(fact)
-                else:
-                    key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-                    self._store.remove(self.kind.fact, key)
+                self._store.apply(self.kind.fact, key, fact)
         elif kind != "BOOKMARK":
             raise ClusterError(0, "unknown type of watch event")
         self._record_contact()

@@ -22,7 +22,7 @@ from tests.support.builders import (
     vmi,
     volume,
 )
-from webhook.cluster import kinds
+from webhook.catalog import kinds
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.selectors import AffinityTerm, label_selector

@@ -1,0 +1,1 @@
+"""Tests of webhook.catalog: kinds, tables, pins and the inventory."""
