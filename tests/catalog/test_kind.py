@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
 from tests.support.own_process import run_in_child_process
-from webhook.catalog.kind import MAX_FIELD, Kind, decode_json, decode_large, map_of, object_of
+from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, decode_json, decode_large, map_of, object_of
 from webhook.catalog.kinds import PODS, read_pod
 from webhook.placement.objects.pod import UNDECODED
 
@@ -22,6 +22,13 @@ LONG = "x" * MAX_FIELD
 
 def decoded(item: Any) -> Object:
     return decode_large(msgspec.Raw(json.dumps(item).encode()), PODS.shape)
+
+
+def test_an_unexpected_error_of_a_reader_names_the_object_and_not_its_content() -> None:
+    kind = Kind("v1", "Pod", PODS.shape, read=lambda item: item["spec"]["passphrase"])
+    with pytest.raises(MalformedObject) as raised:
+        kind.extract(pod("one"))
+    assert raised.value.args == ("default/one", "KeyError")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ NODES = [node(name, labels={ZONE: zone}) for name, zone in (("node-a", "east"), 
 
 def random_labels(rng: random.Random) -> dict[str, str]:
     """Draw labels of which some occur on many pods and others on few."""
-    return {"app": rng.choice(["web", "db", *map(str, range(20))]), "tier": rng.choice(["front", "back"])}
+    tier = rng.choice([{}, {"tier": "front"}, {"tier": "back"}])
+    return {"app": rng.choice(["web", "db", *map(str, range(20))])} | tier
 
 
 def random_term(rng: random.Random) -> Object:

@@ -23,6 +23,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
+from webhook.catalog.failed_nodes import MAX_OWNERS, NodeMemory
 from webhook.catalog.kinds import read_node, read_pod, read_share_manager
 from webhook.catalog.pod_tables import Pods
 from webhook.catalog.store import Store
@@ -139,6 +140,7 @@ POD_KINDS = [
     pytest.param(pod("one", node="node-a", requests={"cpu": "1"}, **ANTI_AFFINITY), id="bound with anti-affinity"),
     pytest.param(pod("one", requests={"cpu": "1"}, **pinned_fields("node-a")), id="pinned"),
     pytest.param(pinned_vm_pod("one"), id="pinned and unschedulable"),
+    pytest.param(pod("one", node="node-a", labels={f"label-{number}": "x" for number in range(200)}), id="oversized"),
     pytest.param(share_manager_pod(node="node-a"), id="share-manager pod"),
     pytest.param(virt_launcher("one", node="node-a", claims=["a", "b"]), id="virt-launcher pod"),
     pytest.param(hotplug_pod(virt_launcher("one"), node="node-a"), id="hotplug pod"),
@@ -229,6 +231,14 @@ def test_the_nodes_of_failed_share_managers_are_remembered_for_ten_minutes(
     assert store.failed_servers(*key) == failed
     clock.now += 600
     assert store.failed_servers(*key) == []
+
+
+def test_beyond_the_limit_the_failures_of_the_owner_recorded_first_are_forgotten() -> None:
+    memory = NodeMemory(FakeClock(), 60)
+    for number in range(MAX_OWNERS + 1):
+        memory.record(("default", f"vm-{number}"), "node-a", "uid")
+    assert not memory.losses(("default", "vm-0"))
+    assert all(memory.losses(("default", f"vm-{number}")) for number in (1, MAX_OWNERS))
 
 
 def test_the_run_strategy_is_none_for_a_vmi_without_a_vm_and_empty_if_the_vm_is_unknown() -> None:
