@@ -211,22 +211,24 @@ def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     trace: Trace,
 ) -> Decision:
     """Pin a pod to the chosen node, or only prefer the node, or prefer others if pinned pods need the node."""
-    required, guard = mode is Mode.REQUIRED, settings.node_guard
-    checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
-    trace.checks = checks
+    required = mode is Mode.REQUIRED
+    checks = checks_in_force(required=required, certain=choice.certain, node_guard=settings.node_guard)
     obstacle = first_failed_check(candidate, checks)
-    contested = contest(candidate) if guard and (obstacle or not required) else None
-    problem, avoids = obstacle or contested, False
-    if problem is None:
-        outcome, reason = Outcome.PINNED if required else Outcome.PREFERRED, Reason.CO_SCHEDULED
-        message = wording.placed(claims, choice, mode)
-    else:
-        trace.contested = contested.detail if contested else ""
+    contested = contest(candidate) if settings.node_guard and (obstacle or not required) else None
+    trace.checks = checks
+    trace.contested = contested.detail if contested else ""
+    avoids = False
+    if problem := obstacle or contested:
         reason = problem.reason
-        repelled = contested or (guard and first_failed_check(candidate, UNSEEN))
-        avoids = bool(repelled) and reason is not Reason.NODE_NOT_FOUND
-        outcome = Outcome.UNCHANGED if avoids or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
+        no_node = reason is Reason.NODE_NOT_FOUND
+        repelled = contested or (settings.node_guard and first_failed_check(candidate, UNSEEN))
+        avoids = bool(repelled) and not no_node
+        outcome = Outcome.UNCHANGED if avoids or no_node else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, avoids=avoids, contested=bool(contested))
+    else:
+        reason = Reason.CO_SCHEDULED
+        outcome = Outcome.PINNED if required else Outcome.PREFERRED
+        message = wording.placed(claims, choice, mode)
     conflict = bool(choice.others)
     decision = Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
     return replace(decision, passed_over=True) if candidate.pod_affinity.passed_over else decision

@@ -61,23 +61,15 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS
+    oversized = _is_oversized(manifest)
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
-    status, claims = mapping(item, "status"), manifest.claims
-    # A pod that is being created has no uid. Nothing keeps its labels for long.
-    labels = (_shared if "uid" in metadata else _strings)(manifest.labels)
-    annotations: JsonObject = {}
-    owner, true, false = "", NO_STRINGS, NO_STRINGS
-    if manifest.is_of_vm:
-        annotations, true, false = manifest.annotations, manifest.true_annotations, manifest.false_annotations
-        owner = text(controller_of(item), "uid")
-    details = [*labels, *labels.values(), *true, *false, *([owner] if owner else ()), *claims]
-    if memory_of(details) + _size_of_terms(manifest.affinity) > MAX_DETAILS or len(claims) > MAX_CLAIMS:
-        return pod_facts(Manifest({**item, UNDECODED: True}, namespace), name, effective_node)
+    status = mapping(item, "status")
+    annotations = manifest.annotations if manifest.is_of_vm else {}
     requests, unknown = _requests(item)
-    node, priority = text(spec, "nodeName"), spec.get("priority")
+    node = text(spec, "nodeName")
+    priority = spec.get("priority")
     return Pod(
         namespace=namespace[:MAX_NAME],
         name=name[:MAX_NAME],
@@ -86,19 +78,34 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         effective_node=effective_node,
         alive=text(status, "phase") in ("Pending", "Running", "") and not metadata.get("deletionTimestamp"),
         created=text(metadata, "creationTimestamp")[:MAX_NAME],
-        labels=labels,
+        # A pod that is being created has no uid. Nothing keeps its labels for long.
+        labels=(_shared if "uid" in metadata else _strings)(manifest.labels),
         requests=requests,
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
-        claims=claims,
-        true_annotations=true,
-        owner=owner,
+        claims=manifest.claims,
+        true_annotations=manifest.true_annotations,
+        owner=_owner(manifest),
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
-        false_annotations=false,
+        false_annotations=manifest.false_annotations,
         oversized=oversized or unknown,
         priority=priority if isinstance(priority, int) else 0,
         nominated=not node and bool(text(status, "nominatedNodeName")),
     )
+
+
+def _is_oversized(manifest: Manifest) -> bool:
+    """Return whether the details of a pod are unknown, or take more than MAX_DETAILS."""
+    if UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
+        return True
+    labels = _strings(manifest.labels)
+    owner = _owner(manifest)
+    details = [*labels, *labels.values(), *manifest.true_annotations, *manifest.false_annotations, *manifest.claims]
+    return memory_of([*details, owner] if owner else details) + _size_of_terms(manifest.affinity) > MAX_DETAILS
+
+
+def _owner(manifest: Manifest) -> str:
+    return text(controller_of(manifest.pod), "uid") if manifest.is_of_vm else ""
 
 
 def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from http import HTTPStatus
 
 from webhook.serving.http.channel import Channel, ConnectionLost
@@ -13,20 +13,26 @@ from webhook.serving.http.parser import BODY_LIMIT, RequestParser
 DISCARDS_PER_TURN = 16  # reads of what a peer still sends after our close
 
 
-class Phase(Enum):
-    """What the connection is waiting for: the label for metrics and the limit in seconds."""
+class Phase(StrEnum):
+    """What the connection is waiting for, as the metrics label it."""
 
-    HANDSHAKE = "handshake", 3.0  # the TLS handshake, which takes milliseconds: 3 s tolerate four lost packets in a row
-    IDLE = "idle", 95.0  # the next request: the API server closes after 90 s; an earlier close could truncate a request
-    READING = "reading", 10.0  # the rest of a request: 10 s is the API server's default timeout
-    WRITING = "writing", 10.0  # the peer, to read the rest of the response
-    CLOSING = "closing", 2.0  # the peer, to close after our close
-    CLOSED = "closed", 0.0
+    HANDSHAKE = "handshake"
+    IDLE = "idle"  # for the next request
+    READING = "reading"  # the rest of a request
+    WRITING = "writing"  # for the peer, to read the rest of the response
+    CLOSING = "closing"  # for the peer, to close after our close
+    CLOSED = "closed"
 
-    def __init__(self, label: str, limit: float) -> None:
-        self.label, self.limit = label, limit
 
-    __hash__ = object.__hash__  # each phase exists once; Enum's hash is a call in Python
+# Seconds for which a connection may stay in each phase.
+LIMITS = {
+    Phase.HANDSHAKE: 3.0,  # takes milliseconds: 3 s tolerate four lost packets in a row
+    Phase.IDLE: 95.0,  # the API server closes after 90 s; an earlier close could truncate a request
+    Phase.READING: 10.0,  # the API server's default timeout
+    Phase.WRITING: 10.0,
+    Phase.CLOSING: 2.0,
+    Phase.CLOSED: 0.0,
+}
 
 
 RECEIVING = Phase.HANDSHAKE, Phase.IDLE, Phase.READING
@@ -145,7 +151,7 @@ class Connection:
         elif self.phase is Phase.CLOSING:
             self.phase = Phase.CLOSED
         else:
-            raise ConnectionLost(self.phase.label)
+            raise ConnectionLost(self.phase)
 
     def start_closing(self, now: float) -> None:
         """Close the sending side, and wait for the peer to close its own."""

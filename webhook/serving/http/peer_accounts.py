@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heapreplace
 from ipaddress import IPv6Address, IPv6Network
 from itertools import chain, count, islice, takewhile
 
-from webhook.serving.http.connection import Connection, Peer, Phase
+from webhook.serving.http.connection import LIMITS, Connection, Peer, Phase
 
 SMALL_REQUEST = 16 * 1024  # bytes; the review of a VM has 10 KiB and is accepted even during overload
 MAX_PEERS = 4096  # addresses whose used time is kept; above it, all start at 0 again
@@ -130,7 +130,7 @@ class Connections:
         """Return the connections that have reached the limit of their phase, at most `most` of each phase."""
 
         def is_expired(connection: Connection) -> bool:
-            return connection.phase_started + connection.phase.limit <= now
+            return connection.phase_started + LIMITS[connection.phase] <= now
 
         found = [islice(takewhile(is_expired, members), most) for members in self._by_phase.values()]
         return list(chain.from_iterable(found))
@@ -138,7 +138,7 @@ class Connections:
     def next_limit(self, default: float) -> float:
         """Return when the next connection reaches the limit of its phase; `default` without connections."""
         oldest = (next(iter(members)) for members in self._by_phase.values() if members)
-        return min((each.phase_started + each.phase.limit for each in oldest), default=default)
+        return min((each.phase_started + LIMITS[each.phase] for each in oldest), default=default)
 
     def largest_request(self) -> Connection | None:
         """Return the unfinished large request to reject: the largest of the peer with the most bytes in memory."""
