@@ -24,6 +24,7 @@ from webhook.placement.reasons import Decision, Outcome
 from webhook.placement.settings import Action, Settings
 
 STALE_SECONDS = STALE_MINUTES * 60.0
+CHECK_SECONDS = 1.0  # between two looks for stale kinds
 # If one of these kinds is stale, the pod may be pinned to the node of an earlier share-manager, or to a full node.
 GUARDING = (Claim, Volume, ShareManager, Node, Pod, VirtualMachineInstance)
 
@@ -43,6 +44,8 @@ class Live:
             Reflector(kind, cluster, self.store, self._lock, clock) for kind in kinds(settings.longhorn_namespace)
         ]
         self._guarding = [each for each in self.reflectors if each.kind.fact in GUARDING]
+        self._is_synced = False
+        self._checked_at = float("-inf")  # when a decision last looked for stale kinds
 
     def start(self, stop: threading.Event) -> None:
         """Start one reflector thread per kind. The threads end when `stop` is set."""
@@ -52,12 +55,14 @@ class Live:
 
     def synced(self) -> bool:
         """Return whether each required kind and each kind that opts in VMs was listed at least once."""
-        return all(map(Reflector.is_ready, self.reflectors))
+        # Once true, it remains so. Each review asks.
+        self._is_synced = self._is_synced or all(map(Reflector.is_ready, self.reflectors))
+        return self._is_synced
 
     def query(self, question: Callable[[Store], T]) -> T:
         """Query the store while no other thread changes it. The query must be short: decisions wait for it."""
         with self._lock:
-            self.store.stale = self._stale_resources()
+            self._find_stale_kinds()
             return question(self.store)
 
     def catalog(self) -> Catalog:
@@ -97,7 +102,7 @@ class Live:
     def _decide(self, request: JsonObject) -> Injection:
         """Return a decision without its patch."""
         vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
-        store.stale = self._stale_resources()
+        self._find_stale_kinds()
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
         withdrawn = reservations.withdraw(vm)
         injection = without_patch(request, store, self._settings)
@@ -109,9 +114,12 @@ class Live:
             reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=known)
         return injection
 
-    def _stale_resources(self) -> tuple[str, ...]:
+    def _find_stale_kinds(self) -> None:
         now = self._clock()
-        return tuple(
+        if now - self._checked_at < CHECK_SECONDS:
+            return
+        self._checked_at = now
+        self.store.stale = tuple(
             reflector.kind.plural
             for reflector in self._guarding
             if reflector.health.last_contact is not None and now - reflector.health.last_contact > STALE_SECONDS

@@ -61,9 +61,11 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = _is_oversized(manifest)
+    labels = _strings(manifest.labels)
+    oversized = _is_oversized(manifest, labels)
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
+        labels = manifest.labels
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
     status = mapping(item, "status")
     annotations = manifest.annotations if manifest.is_of_vm else {}
@@ -79,7 +81,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         alive=text(status, "phase") in ("Pending", "Running", "") and not metadata.get("deletionTimestamp"),
         created=text(metadata, "creationTimestamp")[:MAX_NAME],
         # A pod that is being created has no uid. Nothing keeps its labels for long.
-        labels=(_shared if "uid" in metadata else _strings)(manifest.labels),
+        labels=_shared(labels) if "uid" in metadata else labels,
         requests=requests,
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=manifest.claims,
@@ -94,11 +96,10 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     )
 
 
-def _is_oversized(manifest: Manifest) -> bool:
+def _is_oversized(manifest: Manifest, labels: dict[str, str]) -> bool:
     """Return whether the details of a pod are unknown, or take more than MAX_DETAILS."""
-    if UNDECODED in manifest.pod or len(manifest.labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
+    if UNDECODED in manifest.pod or len(labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
         return True
-    labels = _strings(manifest.labels)
     owner = _owner(manifest)
     details = [*labels, *labels.values(), *manifest.true_annotations, *manifest.false_annotations, *manifest.claims]
     return memory_of([*details, owner] if owner else details) + _size_of_terms(manifest.affinity) > MAX_DETAILS
@@ -168,21 +169,20 @@ def _name_in(annotations: JsonObject, key: str) -> str:
 
 def labels_of(item: JsonObject) -> dict[str, str]:
     """Return the object's labels."""
-    return _shared(mapping(item, "metadata", "labels"))
+    return _shared(_strings(mapping(item, "metadata", "labels")))
 
 
 def _strings(labels: JsonObject) -> dict[str, str]:
     return {key: value for key, value in labels.items() if type(value) is str}
 
 
-def _shared(labels: JsonObject) -> dict[str, str]:
+def _shared(labels: dict[str, str]) -> dict[str, str]:
     # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
     # 3.12.1 never frees an interned string.
-    found = _strings(labels)
     # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
-    if max(map(len, (*found, *found.values())), default=0) > _LONGEST_LABEL:
-        return found
-    return dict(zip(map(_stored_once, found), map(_stored_once, found.values()), strict=True))
+    if max(map(len, (*labels, *labels.values())), default=0) > _LONGEST_LABEL:
+        return labels
+    return dict(zip(map(_stored_once, labels), map(_stored_once, labels.values()), strict=True))
 
 
 @lru_cache(maxsize=16_384)
