@@ -15,7 +15,6 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
-    share_manager,
     share_manager_pod,
     virt_launcher,
     virtual_machine,
@@ -23,11 +22,10 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.failed_nodes import MAX_OWNERS, NodeMemory
-from webhook.catalog.kinds import read_node, read_pod, read_share_manager
+from webhook.catalog.kinds import read_node, read_pod
 from webhook.catalog.pod_tables import Pods
+from webhook.catalog.releases import MAX_OWNERS, Releases
 from webhook.catalog.store import Store
-from webhook.placement.objects.facts import Pod, ShareManager
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
 
@@ -201,44 +199,12 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
     assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
 
 
-SERVER, GONE = share_manager_pod(node="node-a"), None
-STATES = {state: share_manager(state=state) for state in ("starting", "running", "error", "stopping", "stopped")}
-
-
-@pytest.mark.parametrize(
-    ("events", "failed"),
-    [
-        pytest.param([SERVER, STATES["running"], STATES["error"], GONE], ["node-a"], id="an error"),
-        pytest.param([STATES["running"], SERVER, GONE, STATES["error"]], ["node-a"], id="the pod's end is seen first"),
-        pytest.param([SERVER, STATES["error"], STATES["error"], GONE], ["node-a"], id="one pod counts once"),
-        pytest.param([share_manager_pod(), STATES["error"], GONE], [], id="a pod without a node"),
-        pytest.param([SERVER, STATES["running"], STATES["stopping"], GONE, STATES["stopped"]], [], id="a stop"),
-        pytest.param([STATES["running"], SERVER, GONE, STATES["starting"], STATES["error"]], [], id="a restart"),
-        pytest.param([SERVER, GONE, STATES["error"]], [], id="an unknown ShareManager"),
-        pytest.param([STATES["running"], SERVER, GONE, {}, STATES["error"]], [], id="a new ShareManager"),
-    ],
-)
-def test_the_nodes_of_failed_share_managers_are_remembered_for_ten_minutes(
-    events: list[Object | None], failed: list[str]
-) -> None:
-    clock = FakeClock()
-    store, key = Store(clock=clock), ("longhorn-system", "vol-disk1")
-    for event in events:
-        if event:
-            store.put(read_pod(event) if event["kind"] == "Pod" else read_share_manager(event))
-        else:
-            store.apply(*((ShareManager, key) if event == {} else (Pod, (key[0], f"share-manager-{key[1]}"))), None)
-    assert store.failed_servers(*key) == failed
-    clock.now += 600
-    assert store.failed_servers(*key) == []
-
-
 def test_beyond_the_limit_the_failures_of_the_owner_recorded_first_are_forgotten() -> None:
-    memory = NodeMemory(FakeClock(), 60)
+    releases = Releases(FakeClock())
     for number in range(MAX_OWNERS + 1):
-        memory.record(("default", f"vm-{number}"), "node-a", "uid")
-    assert not memory.losses(("default", "vm-0"))
-    assert all(memory.losses(("default", f"vm-{number}")) for number in (1, MAX_OWNERS))
+        releases.record(("default", f"vm-{number}"), "node-a", "uid")
+    assert not releases.losses(("default", "vm-0"))
+    assert all(releases.losses(("default", f"vm-{number}")) for number in (1, MAX_OWNERS))
 
 
 def test_the_run_strategy_is_none_for_a_vmi_without_a_vm_and_empty_if_the_vm_is_unknown() -> None:

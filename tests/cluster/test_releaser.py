@@ -11,8 +11,8 @@ from tests.support.builders import Object, node, pinned_vm_pod, settings, storag
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
-from webhook.catalog.failed_nodes import RELEASE_SECONDS
 from webhook.catalog.kinds import read_pod
+from webhook.catalog.releases import RELEASE_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.events import Vmi, build_event
 from webhook.cluster.fleet_counts import FleetCounter

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.builders import (
     PREFERRED,
-    READERS,
     Object,
     catalog,
     claim,
@@ -17,15 +16,11 @@ from tests.support.builders import (
     injection_for,
     name_requirement,
     node,
-    request,
     settings,
-    share_manager,
     share_manager_pod,
     virt_launcher,
     volume,
 )
-from webhook.catalog.store import Store
-from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.volume_consumers import consumers_of, ranked_nodes
@@ -43,15 +38,6 @@ def vm(name: str, node_name: str = "node-b", created: str = "2026-08-01T12:00:00
 def avoiding_nodes(*names: str, key: str = "metadata.name", operator: str = "NotIn") -> Object:
     fields = [name_requirement(name, operator) | {"key": key} for name in names]
     return {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchFields": fields}}]}}}
-
-
-def fail(store: Store, node_name: str, uid: str) -> None:
-    """Have the share-manager fail on a node, as the watches show it."""
-    server = share_manager_pod(node=node_name)
-    server["metadata"]["uid"] = uid
-    for manifest in (server, share_manager(state="running"), share_manager(state="error")):
-        store.put(READERS[manifest["kind"]](manifest))
-    store.apply(Pod, ("longhorn-system", "share-manager-vol-disk1"), None)
 
 
 def consumer_names(consumers: Iterable[Pod]) -> list[str]:
@@ -161,18 +147,6 @@ def test_without_the_guard_steering_takes_the_first_candidate() -> None:
     nodes = [node("node-a", unschedulable=True), node("node-b")]
     decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes, node_guard=False)
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
-
-
-def test_a_share_manager_that_failed_twice_on_a_node_is_not_steered_there() -> None:
-    objects = [*CLAIM_AND_PV, vm("one", "node-a"), vm("two", "node-a"), vm("three"), node("node-a"), node("node-b")]
-    store = catalog(*objects)
-    for number, name in enumerate(("node-a", "node-a", "node-b", "node-b")):
-        decision = decide(request(share_manager_pod(), "longhorn-system"), store, settings())
-        assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a" if number < 2 else "node-b")
-        fail(store, name, f"uid-{number}")
-    decision = decide(request(share_manager_pod(), "longhorn-system"), store, settings())
-    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.NODE_AVOIDED)
-    assert decision.message.startswith("the share-manager failed twice within ten minutes on the nodes of the VMs")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.catalog.failed_nodes import RELEASE_SECONDS, NodeMemory, Owner, ServerFailures
 from webhook.catalog.pins import Pins
 from webhook.catalog.pod_tables import PlacedPods, Pods, PodTerm, vm_key
+from webhook.catalog.releases import Owner, Releases
 from webhook.catalog.reservations import Reservations
 from webhook.catalog.tables import Nodes, Table, VirtualMachineInstances, Volumes
 from webhook.fleet.release import Loss
@@ -27,7 +27,6 @@ from webhook.placement.objects.facts import (
     Volume,
 )
 from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
-from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
 
 NO_KEY: Key = ("", "")
@@ -71,7 +70,6 @@ class Store:
         self._consequences: dict[type[Fact], Callable[[Any, Any], None]] = {
             Node: self._change_node,
             Pod: self._change_pod,
-            ShareManager: self._change_share_manager,
             VirtualMachineInstance: self._change_vmi,
         }
         # The queries that one table answers.
@@ -84,10 +82,7 @@ class Store:
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
         self.storage_class, self.all_nodes = self.storage_classes.named, self.nodes.values
         self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values
-        # The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour. The
-        # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
-        self.releases = NodeMemory(clock, RELEASE_SECONDS)
-        self.server_failures = ServerFailures(clock)
+        self.releases = Releases(clock)
         self.reservations = Reservations(clock)
         self.pins = Pins(clock, self.vmis, self.nodes, self.reservations.end)
         self.stale: tuple[str, ...] = ()
@@ -123,16 +118,13 @@ class Store:
             self._end_reservation(new, old)
 
     def _remove_pod(self, removed: Pod) -> None:
-        """Remove the pin. Remember the node of a pinned pod without a place, and that of a share-manager pod."""
+        """Remove the pin of a pod. Remember its node if the scheduler could not place the pod."""
         # The pod of no VMI, as anybody can create it, is no pin.
         vmi = self.pins.vmi_of(removed)
         if removed.pin and removed.pin.unschedulable_since and (vmi or not len(self.vmis)):
             vm = self._vm_id(removed.namespace, removed.pin.vm, vmi)
             self.releases.record(vm, removed.pin.node, removed.uid, self.pins.first_seen(removed))
         self.pins.remove(removed)
-        # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
-        if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
-            self.server_failures.end(removed)
 
     def _end_reservation(self, pod: Pod, old: Pod | None) -> None:
         if pod.node and not (old and old.node):
@@ -147,12 +139,6 @@ class Store:
     def _change_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None and (old is None or old.allocatable != new.allocatable):
             self.pins.change_all()
-
-    def _change_share_manager(self, old: Any, new: ShareManager | None) -> None:
-        if new is None:
-            self.server_failures.forget(old.key)
-        else:
-            self.server_failures.change(new, self.pods.serving(*new.key))
 
     def _age(self, pod: Pod) -> float:
         """Return for how many seconds a pod existed when a snapshot was taken; 0 in a live cluster."""
@@ -200,10 +186,6 @@ class Store:
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes."""
         return self.stale
-
-    def failed_servers(self, namespace: str, volume: str) -> Collection[str]:
-        """List the node of each share-manager pod of a volume that failed within the last ten minutes."""
-        return [each.node for each in self.server_failures.losses((namespace, volume))]
 
     def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
         """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""

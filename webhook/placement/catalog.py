@@ -66,12 +66,6 @@ class Catalog(Protocol):
     def is_reported(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
 
-    def failed_servers(self, namespace: str, volume: str) -> Collection[str]:
-        """List the node of each share-manager pod of a volume that failed within the last ten minutes.
-
-        `namespace` is Longhorn's.
-        """
-
     def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
         """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""
 
@@ -148,7 +142,6 @@ class CatalogProxy:
     csi_node = _asked(Catalog.csi_node)
     has_nodes = _asked(Catalog.has_nodes)
     is_reported = _asked(Catalog.is_reported)
-    failed_servers = _asked(Catalog.failed_servers)
     released_nodes = _asked(Catalog.released_nodes)
     virtual_machine = _asked(Catalog.virtual_machine)
     requested = _asked(Catalog.requested)

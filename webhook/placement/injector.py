@@ -47,7 +47,7 @@ from webhook.placement.reasons import (
 )
 from webhook.placement.settings import Action, Settings
 from webhook.placement.trace import Trace
-from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, failing_nodes, ranked_nodes
+from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, ranked_nodes
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
@@ -253,15 +253,13 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     """
     volume = text(manifest.labels, VOLUME_LABEL)
     users = consumers_of(volume, catalog, settings)
-    failing = failing_nodes(volume, catalog, settings)
-    avoided = avoided_nodes(manifest.pod) | failing
+    avoided = avoided_nodes(manifest.pod)
     trace.consumers, trace.avoided = users, avoided
     if not users:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
     nodes = ranked_nodes(users, avoided)
     if not nodes:
-        why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
-        sentence = f"{why} the nodes of the VMs that use volume {volume}"
+        sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.

@@ -11,7 +11,7 @@ from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
-from webhook.placement.volume_consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
+from webhook.placement.volume_consumers import claims_of, consumers_of, ranked_nodes
 
 # Pods of all claims together that are asked whether they are another VM's.
 MAX_USERS = 1_000
@@ -133,7 +133,7 @@ def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | No
     """Return the node where most of the volume's VMs run: the webhook steers the share-manager pod there."""
     if not settings.steering:
         return None
-    nodes = ranked_nodes(consumers_of(volume, catalog, settings), failing_nodes(volume, catalog, settings))
+    nodes = ranked_nodes(consumers_of(volume, catalog, settings))
     return nodes[0] if nodes else None
 
 

@@ -12,7 +12,6 @@ from webhook.placement.settings import Settings
 
 # The guard evaluates the candidates in turn. A volume has few VMs, on even fewer nodes.
 MAX_CANDIDATES = 8
-MAX_SERVER_FAILURES = 2  # on one node within ten minutes; the third share-manager pod is not steered there
 
 
 def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod, ...]:
@@ -54,13 +53,7 @@ def avoided_nodes(pod: JsonObject) -> frozenset[str]:
     )
 
 
-def failing_nodes(volume: str, catalog: Catalog, settings: Settings) -> frozenset[str]:
-    """Return the nodes on which the share-manager of a volume has just failed twice: the VM's node may be the cause."""
-    failures = Counter(catalog.failed_servers(settings.longhorn_namespace, volume))
-    return frozenset(node for node, number in failures.items() if number >= MAX_SERVER_FAILURES)
-
-
-def ranked_nodes(consumers: Iterable[Pod], avoided: frozenset[str]) -> tuple[str, ...]:
+def ranked_nodes(consumers: Iterable[Pod], avoided: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Return the nodes of the VMs that are not avoided, those with the most VMs first.
 
     In a tie, the node of a pod that is not a live-migration target is first, then the node of the oldest pod.
