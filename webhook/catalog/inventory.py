@@ -220,15 +220,13 @@ def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """The share-managers on a node, and the requested share of its cpu, memory and pods (1.0 means all of it).
-
-    A resource is missing if the node doesn't report how much is allocatable. `ready` is None without a Ready condition.
-    """
+    """What runs on a node."""
 
     name: str
     share_managers: int
+    # share of its cpu, memory and pods (1.0 means all); without those that the node doesn't report
     requested: Mapping[str, float]
-    ready: bool | None = None
+    ready: bool | None = None  # None without a Ready condition
     cordoned: bool = False
 
 

@@ -43,24 +43,17 @@ class MalformedObject(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A resource kind, by the `api_version` and the `name` in manifests.
+    """A resource kind."""
 
-    The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `read` extracts the `fact`, or
-    returns None for an object to ignore. Of a kind without a `fact`, only the tool reads the manifests. `query` holds
-    the parameters of list and watch requests. Only the objects of a `namespace` count, if it is not empty. Without
-    the right to read a `required` kind, the webhook isn't ready. Of a `metadata_only` kind, the API server sends
-    nothing but the metadata.
-    """
-
-    api_version: str
-    name: str
-    shape: Any
-    fact: Any = None
-    read: Callable[[JsonObject], Fact | None] = lambda _item: None
-    query: dict[str, str] = field(default_factory=dict)
-    namespace: str = ""
-    required: bool = True
-    metadata_only: bool = False
+    api_version: str  # as in manifests
+    name: str  # as in manifests, such as "Pod"
+    shape: Any  # what the API server's JSON decodes to; a snapshot keeps no other fields
+    fact: Any = None  # the type of its facts; None for a kind of which only the tool reads the manifests
+    read: Callable[[JsonObject], Fact | None] = lambda _item: None  # extracts the fact; None for an object to ignore
+    query: dict[str, str] = field(default_factory=dict)  # parameters of list and watch requests
+    namespace: str = ""  # only its objects count; empty for those of all namespaces
+    required: bool = True  # without the right to read the kind, the webhook isn't ready
+    metadata_only: bool = False  # the API server sends nothing but the metadata
 
     def __post_init__(self) -> None:
         """Make the decoder now, in the thread that imports the kinds."""

@@ -25,37 +25,32 @@ log = logging.getLogger("webhook.live")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The state of one cache of a live cluster.
-
-    `age` is the number of seconds since the last list or watch event (bookmarks included), None before the first list.
-    `problem` is the current error, empty without one. Without a `required` cache, the webhook isn't ready.
-    """
+    """The state of one cache of a live cluster."""
 
     resource: str
     synced: bool
     objects: int
-    age: float | None
-    problem: str
-    required: bool = True
+    age: float | None  # seconds since the last list or watch event, bookmarks included; None before the first list
+    problem: str  # the current error; empty without one
+    required: bool = True  # without it, the webhook isn't ready
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The functions that the routes call. The defaults suit a snapshot, which is always synced and records no Events.
+    """The functions that the routes call. None of them waits for the API server.
 
-    No function waits for the API server. `lacks_objects` returns whether a decision may change as soon as a watch shows
-    an object that is a few milliseconds old. `record` queues an Event that reports the decision on the VMI. The server
-    calls `start` after the fork, because threads don't survive a fork, and `stop` at shutdown. Any thread may call
-    `caches`. `synced` returns whether the cluster was read completely; every request calls it.
+    The defaults suit a snapshot, which is always synced and records no Events.
     """
 
     decide: Callable[[JsonObject], Injection]
+    # whether the decision may change as soon as a watch shows an object that is a few milliseconds old
     lacks_objects: Callable[[JsonObject, Decision], bool] = lambda _request, _decision: False
+    # queues an Event that reports the decision on the VMI
     record: Callable[[Vmi, Decision], None] = lambda _vmi, _decision: None
-    start: Callable[[], None] = lambda: None
+    start: Callable[[], None] = lambda: None  # called after the fork, because threads don't survive a fork
     stop: Callable[[], None] = lambda: None
-    caches: Callable[[], list[Cache]] = field(default=list)
-    synced: Callable[[], bool] = lambda: True
+    caches: Callable[[], list[Cache]] = field(default=list)  # any thread may call it
+    synced: Callable[[], bool] = lambda: True  # whether the cluster was read completely; every request calls it
 
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:

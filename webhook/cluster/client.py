@@ -38,10 +38,10 @@ TOKEN_SECONDS = 60.0
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
-    """The metadata of one page. `more` is the token for the next page, empty on the last one."""
+    """The metadata of one page."""
 
     version: str = msgspec.field(name="resourceVersion", default="")
-    more: str = msgspec.field(name="continue", default="")
+    more: str = msgspec.field(name="continue", default="")  # the token of the next page; empty on the last one
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -109,17 +109,13 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class ClusterClient:
-    """A client for one API server with one set of credentials. Thread-safe.
-
-    `silence` is how many seconds a watch may receive nothing. `namespace` is the default namespace. `user` is another
-    user to impersonate. `name` is the kubeconfig's context, empty in a pod.
-    """
+    """A client for one API server with one set of credentials. Thread-safe."""
 
     api: Api
-    silence: float = WATCH_SILENCE_TIMEOUT
-    namespace: str = "default"
-    user: str = ""
-    name: str = ""
+    silence: float = WATCH_SILENCE_TIMEOUT  # for how many seconds a watch may receive nothing
+    namespace: str = "default"  # the default namespace
+    user: str = ""  # another user to impersonate
+    name: str = ""  # the kubeconfig's context; empty in a pod
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""

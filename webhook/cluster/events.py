@@ -54,11 +54,11 @@ Topic = tuple[Vmi, Reason, str]  # events with the same VMI, reason and message 
 
 
 class PendingTopic(NamedTuple):
-    """A topic in the queue: its decision, when the decision was last recorded (`at`), and how often (`times`)."""
+    """A topic in the queue."""
 
     decision: Decision
-    at: float
-    times: int
+    at: float  # when the decision was last recorded
+    times: int  # how often
 
 
 def build_event(vmi: Vmi, decision: Decision, instance: str, at: float, times: int = 1) -> JsonObject:

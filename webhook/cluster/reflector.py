@@ -36,20 +36,16 @@ log = logging.getLogger("webhook.reflector")
 
 @dataclass(slots=True)
 class Health:
-    """The state of a cache.
+    """The state of a cache."""
 
-    `last_contact` is the clock time of the last list or watch event, None before the first list. On a quiet watch it is
-    up to 120 s old. `problem` is the current error, empty without one; `code` is its HTTP status. `relists` counts the
-    started lists by cause.
-    """
-
+    # clock time of the last list or watch event, up to 120 s ago on a quiet watch; None before the first list
     last_contact: float | None = None
-    problem: str = ""
-    code: int = 0
+    problem: str = ""  # the current error; empty without one
+    code: int = 0  # the HTTP status of the error
     objects: int = 0
-    relists: Counter[str] = field(default_factory=Counter)
+    relists: Counter[str] = field(default_factory=Counter)  # started lists, by cause
     watch_errors: int = 0
-    skipped: int = 0
+    skipped: int = 0  # malformed objects
 
 
 class Reflector:

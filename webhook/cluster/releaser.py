@@ -36,19 +36,15 @@ log = logging.getLogger("webhook.releaser")
 
 @dataclass(slots=True)
 class StuckPod:
-    """A pinned pod that can't be scheduled, or that no scheduler has evaluated.
-
-    `since` is when this replica first saw that. By its own clock: the scheduler's clock may be wrong. `reason` is why
-    the pin can't hold, None if that isn't known yet.
-    """
+    """A pinned pod that can't be scheduled, or that no scheduler has evaluated."""
 
     pod: Pod
     pin: PendingPin
-    since: float
+    since: float  # when this replica first saw that, by its own clock: the scheduler's may be wrong
     examined_at: float = NEVER
     reported_at: float = NEVER
     forbidden_until: float = NEVER
-    reason: Reason | None = None
+    reason: Reason | None = None  # why the pin can't hold; None if that isn't known yet
 
 
 class Releaser:

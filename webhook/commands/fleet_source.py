@@ -32,11 +32,11 @@ SECRETS_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The VMs to report on. `namespace` is None for all namespaces. `excluded` are namespaces, and NAMESPACE/NAME."""
+    """The VMs to report on."""
 
-    namespace: str | None
+    namespace: str | None  # None for all namespaces
     selector: JsonObject
-    excluded: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()  # namespaces, and NAMESPACE/NAME
 
     def selects(self, machine: Machine, inventory: Inventory) -> bool:
         """Return whether a VM is in the namespace and has the labels."""
@@ -60,17 +60,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The VMs of a cluster, and the webhook there.
-
-    `client` is None for a snapshot. `cluster` is the context of the kubeconfig, and `namespace` that of the context;
-    both are empty if unknown.
-    """
+    """The VMs of a cluster, and the webhook there."""
 
     inventory: Inventory
     webhook: Webhook
-    client: ClusterClient | None = None
-    cluster: str = ""
-    namespace: str = ""
+    client: ClusterClient | None = None  # None for a snapshot
+    cluster: str = ""  # the kubeconfig's context; empty if unknown
+    namespace: str = ""  # that of the context; empty if unknown
 
     def origin(self) -> JsonObject:
         """Return the keys of a report that say where it comes from."""

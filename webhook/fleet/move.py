@@ -64,11 +64,11 @@ GIBIBYTE = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A hindrance and its detail for the operator. `reason` is the guard's reason, None for other hindrances."""
+    """A hindrance of a move."""
 
     hindrance: Hindrance
-    detail: str
-    reason: Reason | None = None
+    detail: str  # for the operator
+    reason: Reason | None = None  # the guard's reason; None for other hindrances
 
     @property
     def word(self) -> str:
@@ -78,19 +78,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A live migration of a VM to the node of its storage.
-
-    `hostname` is the target node's label `kubernetes.io/hostname`, which may differ from the node's name. `ready` means
-    that the VM was Ready before. `pod` holds the facts of the target pod.
-    """
+    """A live migration of a VM to the node of its storage."""
 
     namespace: str
     name: str
     source: str
     target: str
-    hostname: str
-    ready: bool = True
-    pod: Pod | None = field(default=None, compare=False)
+    hostname: str  # the target node's label `kubernetes.io/hostname`, which may differ from its name
+    ready: bool = True  # whether the VM was Ready before
+    pod: Pod | None = field(default=None, compare=False)  # the target pod
 
     @property
     def key(self) -> Key:
@@ -100,14 +96,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the rules read besides the catalog.
-
-    `unfinished` are the VMs that have an unfinished migration. `rates` are empty if they are unknown.
-    """
+    """What the rules read besides the catalog."""
 
     settings: Settings
-    unfinished: Collection[Key] = ()
-    rates: Rates = field(default_factory=dict)
+    unfinished: Collection[Key] = ()  # the VMs that have an unfinished migration
+    rates: Rates = field(default_factory=dict)  # empty if unknown
 
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
@@ -217,18 +210,14 @@ def describe_gain(gained: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The plan for one VM: a move, or the reason for none, and whether a restart helps instead.
-
-    `gain` is the number of bytes that become local. `classes` are the StorageClasses of the VM's claims. `traffic`
-    crosses the network; None if it is unknown.
-    """
+    """The plan for one VM."""
 
     status: Status
-    result: Move | Refusal
-    gain: int
-    restart: bool = False
-    classes: frozenset[str] = frozenset()
-    traffic: Traffic | None = None
+    result: Move | Refusal  # the move, or the reason for none
+    gain: int  # bytes that become local
+    restart: bool = False  # whether a restart helps instead
+    classes: frozenset[str] = frozenset()  # the StorageClasses of the VM's claims
+    traffic: Traffic | None = None  # what crosses the network; None if unknown
 
     @property
     def rank(self) -> tuple[Traffic, int]:

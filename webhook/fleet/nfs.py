@@ -19,13 +19,11 @@ _CACHED = frozenset({"writethrough", "writeback"})
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The version of Longhorn, and that of the kernel of each node; empty if unknown.
+    """The versions of what serves NFS."""
 
-    `running` has the version of each share-manager that runs, by volume: Longhorn upgrades it when its volume detaches.
-    """
-
-    longhorn: str = ""
-    kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    longhorn: str = ""  # its version; empty if unknown
+    kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of each node
+    # of each running share-manager, by volume: Longhorn upgrades it when its volume detaches
     running: Mapping[str, str] = field(default_factory=dict)
 
     def is_old(self, volume: str) -> bool:
@@ -40,14 +38,11 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class OverNfs:
-    """The claims of a VM over NFS: those that it writes through the page cache, and those that can move to Block.
+    """The claims of a VM over NFS."""
 
-    `exposed` means that loopback NFS can block the VM.
-    """
-
-    cached: tuple[str, ...] = ()
-    exposed: bool = False
-    can_leave: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()  # those that it writes through the page cache
+    exposed: bool = False  # whether loopback NFS can block the VM
+    can_leave: tuple[str, ...] = ()  # those that can move to Block
 
     @property
     def words(self) -> str:

@@ -44,23 +44,19 @@ IN_FLIGHT = (Stage.MIGRATING, Stage.SETTLING)
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A VirtualMachineInstanceMigration. `source` is the VMI's node.
-
-    `version` is the resource version. `failure` says why the migration failed, `blocked` why KubeVirt doesn't start it.
-    `seen` is when the run saw it first, in monotonic seconds.
-    """
+    """A VirtualMachineInstanceMigration."""
 
     namespace: str
     name: str
     vmi: str
     phase: str
-    source: str = ""
+    source: str = ""  # the VMI's node
     uid: str = ""
     deleting: bool = False
-    version: str = ""
-    failure: str = ""
-    blocked: str = ""
-    seen: float = 0.0
+    version: str = ""  # its resource version
+    failure: str = ""  # why it failed
+    blocked: str = ""  # why KubeVirt doesn't start it
+    seen: float = 0.0  # when the run saw it first, in monotonic seconds
 
     @property
     def key(self) -> Key:
@@ -75,28 +71,23 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The cluster at one moment: all migrations, and the VMIs of the unfinished ones and of the VMs in flight.
+    """The cluster at one moment."""
 
-    `now` are monotonic seconds. A VMI that doesn't exist is absent.
-    """
-
-    now: float
+    now: float  # monotonic seconds
     migrations: tuple[Migration, ...] = ()
+    # those of unfinished migrations and of VMs in flight; without those that don't exist
     vmis: Mapping[Key, JsonObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many migrations may run. `cluster` and `per_node` are KubeVirt's own limits, `most` that of the whole run.
-
-    `settle` is how many seconds the first VM of each StorageClass is watched after its migration.
-    """
+    """How many migrations may run."""
 
     parallel: int = 1
-    cluster: int = 5
-    per_node: int = MAX_PER_NODE
-    settle: float = 60.0
-    most: int | None = None
+    cluster: int = 5  # KubeVirt's own limit
+    per_node: int = MAX_PER_NODE  # KubeVirt's own limit
+    settle: float = 60.0  # for how many seconds the first VM of each StorageClass is watched after its migration
+    most: int | None = None  # of the whole run
 
     @property
     def slots(self) -> int:
@@ -106,22 +97,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """One VM of a run. `canary` means that its StorageClasses aren't proven yet: it migrates alone.
-
-    `classes` are the StorageClasses of its claims. `uid` is that of the migration, empty if the API server has not
-    answered the request that creates it. `since` is when the stage began. `detail` says why the VM failed or was
-    skipped. `contained` means that a user of the namespace may have caused the failure: it stops the run only there.
-    """
+    """One VM of a run."""
 
     move: Move
-    classes: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()  # the StorageClasses of its claims
     stage: Stage = Stage.WAITING
     migration: str = ""
-    canary: bool = False
-    uid: str = ""
-    since: float = 0.0
-    detail: str = ""
-    contained: bool = False
+    canary: bool = False  # its StorageClasses aren't proven yet, so it migrates alone
+    uid: str = ""  # of the migration; empty if the API server has not answered the request that creates it
+    since: float = 0.0  # when the stage began
+    detail: str = ""  # why the VM failed or was skipped
+    contained: bool = False  # a user of the namespace may have caused the failure, so it stops the run only there
 
     def owns(self, migration: Migration) -> bool:
         """Return whether the run created this migration. A user can replace it by another one of the same name."""
@@ -131,11 +117,11 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All VMs of a run, in the order of their moves. `stopped` says why no further migration is created."""
+    """All VMs of a run, in the order of their moves."""
 
     relocations: tuple[Relocation, ...]
-    proven: frozenset[str] = frozenset()
-    stopped: str = ""
+    proven: frozenset[str] = frozenset()  # the StorageClasses whose first VM has settled
+    stopped: str = ""  # why no further migration is created
 
     @property
     def in_flight(self) -> list[Relocation]:

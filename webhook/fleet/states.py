@@ -60,33 +60,24 @@ class Future(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A VM, or a VMI without a VM.
-
-    `applicant` decides on the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM,
-    None if none does. `hotplugged` are the claims that its hotplug pods mount. `strategy` is the VM's run strategy,
-    empty if the VM is unknown, None for a VMI without a VM. The caches don't hold the rest: `manifest` is the same pod
-    as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown. `missing` is
-    an object that `template` depends on but that wasn't found.
-    `age` is the age of the pod in seconds. `vm` and `vmi` are the objects of KubeVirt, empty if missing or unknown.
-    `quotas` are the ResourceQuotas of its namespace, and `servers` the specs of the running share-manager pods
-    by volume; under the key "" is what is known of the others.
-    """
+    """A VM, or a VMI without a VM. The caches don't hold the fields from `manifest` on."""
 
     namespace: str
     name: str
-    applicant: Applicant
-    pod: Pod | None = None
-    hotplugged: tuple[str, ...] = ()
-    strategy: str | None = ""
+    applicant: Applicant  # decides on the opt-in of its next pod
+    pod: Pod | None = None  # the virt-launcher pod that runs the VM
+    hotplugged: tuple[str, ...] = ()  # claims that its hotplug pods mount
+    strategy: str | None = ""  # the VM's run strategy; empty if the VM is unknown, None for a VMI without a VM
     migrating: bool = False
     paused: bool = False
-    manifest: JsonObject | None = None
-    template: JsonObject | None = None
-    missing: str = ""
-    age: float | None = None
-    vm: JsonObject = field(default_factory=dict)
-    vmi: JsonObject = field(default_factory=dict)
-    quotas: tuple[JsonObject, ...] = ()
+    manifest: JsonObject | None = None  # the same pod as the API server stores it
+    template: JsonObject | None = None  # the pod that KubeVirt would create now; None if unknown
+    missing: str = ""  # an object that `template` depends on but that wasn't found
+    age: float | None = None  # of the pod, in seconds
+    vm: JsonObject = field(default_factory=dict)  # the object of KubeVirt; empty if missing or unknown
+    vmi: JsonObject = field(default_factory=dict)  # the object of KubeVirt, as `vm`
+    quotas: tuple[JsonObject, ...] = ()  # the ResourceQuotas of its namespace
+    # specs of the running share-manager pods by volume; under "", what is known of the others
     servers: Mapping[str, JsonObject] = field(default_factory=dict)
 
     @property
@@ -102,22 +93,16 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The decision if the VM started or restarted now.
+    """The decision if the VM started or restarted now."""
 
-    `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule, and
-    so does `future`. `enforced` means that the webhook changes pods; otherwise, the VM starts anywhere. `stopped` are
-    the Longhorn volumes that only this VM uses: their share-managers stop with the VM. `users` are the first of the
-    other VMs and pods that use the volumes that the target node serves. `apart` says why the share-managers can't
-    follow the VM.
-    """
-
-    decision: Decision
-    future: Future
-    stopped_by: Reason | None = None
-    enforced: bool = True
-    stopped: frozenset[str] = frozenset()
+    decision: Decision  # as if the VM were opted in
+    future: Future  # where this decision places the VM
+    stopped_by: Reason | None = None  # the rule of eligibility that would end the decision
+    enforced: bool = True  # the webhook changes pods; otherwise, the VM starts anywhere
+    stopped: frozenset[str] = frozenset()  # Longhorn volumes that only this VM uses: their share-managers stop with it
+    # the first of the other VMs and pods that use the volumes that the target node serves
     users: tuple[VolumeUser, ...] = ()
-    apart: str = ""
+    apart: str = ""  # why the share-managers can't follow the VM
 
     @property
     def helps(self) -> bool:
@@ -132,23 +117,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of one VM. `claim` is the claim that decides, `storage_node` the node of its share-manager.
-
-    `reason` explains the state. `detail` adds why a pinned pod can't be scheduled, empty for all others. `start` is
-    None if the next pod is unknown. `opted_in_by` is what opts in the VM's next pod, and `opted_out` means that an
-    annotation or a label opts it out. `claims` are all claims of a running VM.
-    """
+    """The state of one VM."""
 
     machine: Machine
     state: State
-    reason: Reason | None = None
-    claim: str | None = None
-    storage_node: str | None = None
-    detail: str = ""
-    start: Start | None = None
-    opted_in_by: OptedInBy = OptedInBy.NOTHING
-    opted_out: bool = False
-    claims: tuple[ClaimFinding, ...] = ()
+    reason: Reason | None = None  # explains the state
+    claim: str | None = None  # the claim that decides
+    storage_node: str | None = None  # the node of its share-manager
+    detail: str = ""  # why a pinned pod can't be scheduled; empty for all others
+    start: Start | None = None  # None if the next pod is unknown
+    opted_in_by: OptedInBy = OptedInBy.NOTHING  # what opts in the VM's next pod
+    opted_out: bool = False  # an annotation or a label opts the VM out
+    claims: tuple[ClaimFinding, ...] = ()  # all claims of a running VM
 
     @property
     def opted_in(self) -> bool:

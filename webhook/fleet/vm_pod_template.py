@@ -36,18 +36,13 @@ _COPIED = ("tolerations", "topologySpreadConstraints", "schedulerName", "resourc
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """How KubeVirt renders the pods of all VMs: by its configuration, and by its version.
-
-    A virtual CPU requests 1/`cpu_ratio` of a CPU, and a pod 100/`overcommit` of the guest's memory. Both are KubeVirt's
-    defaults. With `machine_types`, which KubeVirt 1.6 added, a pod selects nodes by the VM's machine type. `cpu_model`
-    is the model of a VM that names none, empty for host-model.
-    """
+    """How KubeVirt renders the pods of all VMs: by its configuration, and by its version."""
 
     node_selectors: Mapping[str, str] = field(default_factory=dict)
-    cpu_ratio: int = 10
-    overcommit: int = 100
-    machine_types: bool = False
-    cpu_model: str = ""
+    cpu_ratio: int = 10  # a virtual CPU requests 1/cpu_ratio of a CPU; by default as KubeVirt
+    overcommit: int = 100  # a pod requests 100/overcommit of the guest's memory; by default as KubeVirt
+    machine_types: bool = False  # since KubeVirt 1.6, a pod selects nodes by the VM's machine type
+    cpu_model: str = ""  # of a VM that names none; empty for host-model
 
     @classmethod
     def of(cls, kubevirt: JsonObject) -> Self:

@@ -17,9 +17,9 @@ POD, VMI = "Pod", "VirtualMachineInstance"
 
 @dataclass(frozen=True, slots=True)
 class VolumeUser:
-    """A VMI, or a pod that belongs to no VM. `kind` is the kind of the object."""
+    """A VMI, or a pod that belongs to no VM."""
 
-    kind: str
+    kind: str  # of the object
     namespace: str
     name: str
 

@@ -24,18 +24,14 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The webhook of a cluster.
-
-    `source` is the object that `settings` come from, empty for the environment variables of the command. `variables`
-    are the settings as that object has them. `detail` says why the activity is what it is.
-    """
+    """The webhook of a cluster."""
 
     settings: Settings
     activity: Activity = Activity.CALLED
-    source: str = ""
-    detail: str = ""
+    source: str = ""  # the object that the settings come from; empty for the command's environment variables
+    detail: str = ""  # why the activity is what it is
     version: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # the settings as that object has them
 
     @property
     def predicting(self) -> Settings:

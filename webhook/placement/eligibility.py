@@ -114,14 +114,11 @@ def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | No
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`.
+    """A condition for handling a pod."""
 
-    Its arguments are the pod's manifest, what opts the VM in, and the settings. The rules for share-manager pods ignore
-    the second.
-    """
-
-    reason: Reason
+    reason: Reason  # ends the decision if the rule does not hold
     question: str
+    # reads the pod's manifest, what opts the VM in (not for share-manager pods), and the settings
     holds: Callable[[Manifest, OptedInBy, Settings], bool]
 
 

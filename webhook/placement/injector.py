@@ -53,15 +53,12 @@ from webhook.placement.wording import unchanged
 
 
 class Injection(Struct, frozen=True):
-    """A decision, its JSON patch (None if nothing changes), and the admission warnings for the pod's creator.
-
-    `error` is the exception behind an `InternalError`; the caller logs it.
-    """
+    """A decision, and what the response needs besides."""
 
     decision: Decision
-    patch: list[Operation] | None = None
-    warnings: tuple[str, ...] = ()
-    error: Exception | None = None
+    patch: list[Operation] | None = None  # None if nothing changes
+    warnings: tuple[str, ...] = ()  # for the pod's creator
+    error: Exception | None = None  # the exception behind an `InternalError`; the caller logs it
 
 
 def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Injection:

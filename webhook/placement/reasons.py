@@ -165,46 +165,34 @@ MAY_FIT_REASONS = frozenset(
 
 
 class ClaimFinding(Struct, frozen=True):
-    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
-
-    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run. With the reason
-    NoShareManager, the share-manager starts after the VM, and follows it; `detail` is a predicate such as "is stopped",
-    and `limits` are what its node must match. `decides` is False for a claim without a vote (see `resolve`).
-    """
+    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node."""
 
     claim: str
-    volume: str | None = None
-    node: str | None = None
+    volume: str | None = None  # its Longhorn volume
+    node: str | None = None  # where its share-manager runs; with SHARE_MANAGER_STARTING, where it will probably run
     source: Source | None = None
-    reason: Reason | None = None
-    persistent_state: bool = False
-    decides: bool = True
-    detail: str = ""
-    limits: Selector = ()
+    reason: Reason | None = None  # why it has no node; after NO_SHARE_MANAGER, the share-manager follows the VM
+    persistent_state: bool = False  # of a vTPM or EFI state
+    decides: bool = True  # whether it has a vote (see `resolve`)
+    detail: str = ""  # a predicate of the share-manager, such as "is stopped"
+    limits: Selector = ()  # what the node of its share-manager must match
 
 
 class Decision(Struct, frozen=True):
-    """The decision on one pod.
-
-    `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
-    `reservation` holds the facts of a pod on its target node, if the guard evaluated that node and the pod is pinned or
-    prefers the node and may fit. `unpins` means
-    that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
-    makes the pod prefer all nodes but `node`: pinned pods need its free resources, or the VM can't run there.
-    `opted_in_by` is `NOTHING` for a pod that runs no VM. `passed_over` means that the guard did not evaluate a term of
-    a pod in another namespace.
-    """
+    """The decision on one pod."""
 
     outcome: Outcome
     reason: Reason
-    message: str
+    message: str  # one sentence, without a full stop
     mode: Mode
-    node: str | None = None
-    conflict: bool = False
+    node: str | None = None  # the target node, even if the guard rejected it
+    conflict: bool = False  # claims of the deciding rank are on several nodes
     claims: tuple[ClaimFinding, ...] = ()
-    recorded: bool = False
-    unpins: bool = False
+    recorded: bool = False  # the pod gets the decision annotation
+    unpins: bool = False  # the patch removes the required terms of an earlier call of the webhook
+    # the pod prefers all nodes but `node`: pinned pods need its free resources, or the VM can't run there
     avoids: bool = False
-    opted_in_by: OptedInBy = OptedInBy.NOTHING
+    opted_in_by: OptedInBy = OptedInBy.NOTHING  # `NOTHING` for a pod that runs no VM
+    # the facts of the pod on the node, if the guard evaluated the node and the pod is pinned, or prefers it and may fit
     reservation: Pod | None = None
-    passed_over: bool = False
+    passed_over: bool = False  # the guard did not evaluate a term of a pod in another namespace

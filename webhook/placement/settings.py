@@ -126,28 +126,27 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings, with their defaults. `metadata` holds the parser of those that are not one of a few words.
-
-    `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
-    """
+    """The settings, with their defaults. `metadata` holds the parser of those that are not one of a few words."""
 
     opt_in_annotations: tuple[str, ...] = field(
         default=OPT_IN_ANNOTATIONS,
         metadata={"parse": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}")},
     )
-    opt_in: OptIn = OptIn.ANNOTATION
-    affinity_mode: Mode = Mode.REQUIRED
-    node_guard: bool = True
-    steering: bool = True
+    opt_in: OptIn = OptIn.ANNOTATION  # whether only a VM's own annotation opts it in
+    affinity_mode: Mode = Mode.REQUIRED  # of a VM whose annotation names none
+    node_guard: bool = True  # pin a pod only to a node that can run it
+    steering: bool = True  # have share-manager pods prefer the node of their VMs
     longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
     kubevirt_accounts: tuple[str, ...] = field(
         default=tuple(service_account(namespace, KUBEVIRT_ACCOUNT) for namespace in KUBEVIRT_NAMESPACES),
         metadata={"parse": _list_parser(_ACCOUNT.fullmatch, f"ServiceAccounts ({_SERVICE_ACCOUNT}:NAMESPACE:NAME)")},
     )
-    action: Action = Action.INJECT
+    action: Action = Action.INJECT  # whether to apply the decisions
+    # whether live-migration targets prefer the node of their share-manager
     migration_targets: MigrationTargets = MigrationTargets.IGNORE
-    release: bool = True
-    release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
+    release: bool = True  # delete pinned pods that can't be scheduled
+    release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})  # seconds until then
+    # the new name of each scheduler to replace
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
     log_level: LogLevel = LogLevel.INFO
 

@@ -12,23 +12,16 @@ from webhook.placement.votes import Choice
 
 @dataclass(slots=True)
 class Trace:
-    """The steps of a decision in order. A field is empty if the decision did not get there.
+    """The steps of a decision in order. A field is empty if the decision did not get there."""
 
-    `rules` are those of eligibility; `broken` is the reason of the one that ended the decision, None if all hold.
-    `opted_in_by` is the source of the VM's opt-in. `consumers` are the pods of the VMs that use the volume of a
-    share-manager pod, and `avoided` the nodes that this pod prefers to avoid. `choice` is the node with the most votes;
-    a migration that `leads_elsewhere` doesn't prefer it. `candidates` were evaluated by the `checks` in force, in their
-    order. `contested` is the detail of the check that fails because pinned pods need the node.
-    """
-
-    rules: tuple[Rule, ...] = ()
-    broken: Reason | None = None
-    opted_in_by: OptedInBy = OptedInBy.NOTHING
+    rules: tuple[Rule, ...] = ()  # those of eligibility
+    broken: Reason | None = None  # the reason of the rule that ended the decision; None if all hold
+    opted_in_by: OptedInBy = OptedInBy.NOTHING  # the source of the VM's opt-in
     claims: tuple[ClaimFinding, ...] = ()
-    consumers: tuple[Pod, ...] | None = None
-    avoided: frozenset[str] = frozenset()
+    consumers: tuple[Pod, ...] | None = None  # the pods that use the volume of a share-manager pod
+    avoided: frozenset[str] = frozenset()  # the nodes that a share-manager pod prefers to avoid
     choice: Choice | None = None
-    leads_elsewhere: bool = False
-    candidates: list[Candidate] = field(default_factory=list)
+    leads_elsewhere: bool = False  # a migration that doesn't prefer the chosen node
+    candidates: list[Candidate] = field(default_factory=list)  # evaluated by the `checks` in force, in their order
     checks: tuple[Check, ...] = ()
-    contested: str = ""
+    contested: str = ""  # the failed check whose cause are pinned pods that need the node

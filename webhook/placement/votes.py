@@ -8,14 +8,11 @@ from webhook.placement.reasons import ClaimFinding
 
 
 class Choice(Struct, frozen=True):
-    """The node with the most votes, and the other nodes with a vote, in the same order.
-
-    `certain` means that a share-manager serves one of the claims there. Otherwise, their share-managers are starting.
-    """
+    """The node with the most votes."""
 
     node: str
-    others: tuple[str, ...] = ()
-    certain: bool = True
+    others: tuple[str, ...] = ()  # the other nodes with a vote, those with the most votes first
+    certain: bool = True  # a share-manager serves one of the claims there; otherwise, they are starting
 
 
 def voters(findings: Iterable[ClaimFinding]) -> Sequence[ClaimFinding]:

@@ -17,14 +17,14 @@ VERSION_LABEL = "app.kubernetes.io/version"
 
 @dataclass(frozen=True, slots=True, eq=False)  # a key of the caches of what several checks read
 class Installation:
-    """What the chart installed. `deployment` is empty if it isn't found. `arguments` are those of `serve`."""
+    """What the chart installed."""
 
     configuration: JsonObject
     namespace: str
     service: str
-    deployment: JsonObject
+    deployment: JsonObject  # empty if it isn't found
     pods: list[JsonObject]
-    arguments: Mapping[str, str]
+    arguments: Mapping[str, str]  # those of `serve`
     webhook: Webhook
 
     @property

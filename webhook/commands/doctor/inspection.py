@@ -21,11 +21,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finding of a check. `advice` is one line, empty if no action is needed."""
+    """A finding of a check."""
 
     level: Level
     finding: str
-    advice: str = ""
+    advice: str = ""  # one line; empty if no action is needed
 
 
 # A result without a problem, a problem that limits the webhook, and one that stops it.
@@ -40,15 +40,11 @@ def listed(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
 class Inspection(Reader):
-    """The cluster to check.
-
-    `configuration` is the name of the MutatingWebhookConfiguration. `namespace` is where a VM's pod is created as a dry
-    run, or where you will install the chart. Each method raises Denied, or BadInput if the API server can't be reached.
-    """
+    """The cluster to check. Each method raises Denied, or BadInput if the API server can't be reached."""
 
     settings: Settings
-    configuration: str
-    namespace: str
+    configuration: str  # the name of the MutatingWebhookConfiguration
+    namespace: str  # where a VM's pod is created as a dry run, or where you will install the chart
 
 
 @cache

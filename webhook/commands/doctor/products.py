@@ -33,13 +33,13 @@ MIGRATES_TO_NODE_FROM = (1, 6)
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A bug of Longhorn: from `first` up to, but without, `fixed`, on nodes whose kernel is `kernel` or newer."""
+    """A bug of Longhorn."""
 
     symptom: str
-    first: tuple[int, ...]
-    fixed: tuple[int, ...]
+    first: tuple[int, ...]  # the first version with it
+    fixed: tuple[int, ...]  # the first version without it
     sources: tuple[str, ...]
-    kernel: tuple[int, ...] = ()
+    kernel: tuple[int, ...] = ()  # the oldest kernel of a node with it
 
     def concerns(self, version: str) -> bool:
         """Return whether a version of Longhorn has the bug."""

@@ -24,14 +24,11 @@ from webhook.placement.wording import ADVICE, SENTENCES
 
 
 class Finding(Struct, frozen=True):
-    """One line. `holds` is the answer to a question, None if the line answers none.
-
-    An answer that is not `decisive` did not affect the decision.
-    """
+    """One line."""
 
     text: str
-    holds: bool | None = None
-    decisive: bool = True
+    holds: bool | None = None  # the answer to a question; None if the line answers none
+    decisive: bool = True  # False if the answer did not affect the decision
 
 
 class Section(Struct, frozen=True):

@@ -27,12 +27,7 @@ class ResourceFit(Struct, frozen=True):
 class Candidate:
     """A pod, its target node, and the known PVs of its claims: a PV of any driver may restrict the pod to some nodes.
 
-    `comparisons` is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails.
-    `hotplugged` are more claims that the node must reach, as are those that the template of the `vm` marks as
-    hotpluggable. `node` is None if it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod
-    without a name has the UID of its VMI instead, like the store's reservations. `pod_affinity` evaluates required pod
-    (anti-)affinity. `unreported_resources` are the requested extended resources that no node reports: each may be a
-    device of a DeviceClass.
+    `hotplugged` are more claims that the node must reach.
     """
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
@@ -46,10 +41,16 @@ class Candidate:
         hotplugged: tuple[str, ...] = (),
     ) -> None:
         """Read the facts of the pod. Raises Malformed."""
-        self.manifest, self.namespace, self.node_name = manifest, manifest.namespace, node_name
-        self.catalog, self.releases = catalog, releases
+        self.manifest = manifest
+        self.namespace = manifest.namespace
+        self.node_name = node_name
+        self.node = catalog.node(node_name)  # None if unknown
+        self.catalog = catalog
+        # Whether the webhook deletes a pod whose pin fails.
+        self.releases = releases
+        # What is left for the review.
         self.comparisons = comparisons or Comparisons()
-        self.node = catalog.node(node_name)
+        # As if the pod ran on the node. Without a name, it has its VMI's UID, like the store's reservations.
         name = text(manifest.metadata, "name") or manifest.vmi_uid
         self.pod_facts = facts = pod_facts(manifest, name, node_name)
         terms = () if facts.oversized else required_terms(manifest.pod, self.namespace, "podAffinity")
@@ -59,6 +60,7 @@ class Candidate:
         self.volumes = self._volumes_of((*facts.claims, *hotplugged))
         allocatable = self.node.allocatable if self.node else None
         missing = () if allocatable is None else facts.requests.keys() - allocatable.keys()
+        # Extended resources that no node reports: each may be a device of a DeviceClass.
         self.unreported_resources = sorted(name for name in missing if "/" in name and not catalog.is_reported(name))
 
     def _volumes_of(self, claims: Iterable[str]) -> list[Volume]:

@@ -30,13 +30,10 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The first check that failed.
-
-    `detail` describes the failure as a predicate of the node, such as "is cordoned": it follows the node's name.
-    """
+    """The first check that failed."""
 
     reason: Reason
-    detail: str
+    detail: str  # a predicate of the node, such as "is cordoned": it follows the node's name
 
 
 def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
@@ -198,15 +195,12 @@ def _start_failed(candidate: Candidate) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition on the node. `find_failure` returns the detail of a `FailedCheck`, or None if the check passes.
-
-    `explain` shows a `quiet` check only if it fails.
-    """
+    """One condition on the node."""
 
     reason: Reason
     question: str
-    find_failure: Callable[[Candidate], str | None]
-    quiet: bool = False
+    find_failure: Callable[[Candidate], str | None]  # returns the detail of a FailedCheck, or None if the check passes
+    quiet: bool = False  # `explain` shows it only if it fails
 
 
 _EXISTS = Check(Reason.NODE_NOT_FOUND, "exists", _not_found)

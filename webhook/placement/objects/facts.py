@@ -37,45 +37,34 @@ class Fact:
 
 
 class Claim(Fact, Struct, frozen=True):
-    """A PersistentVolumeClaim.
-
-    `volume_name` is the PV that the claim names: the user may have written it (see `Volume.names`). `phase` is
-    the claim's `status.phase`. `shared` means ReadWriteMany, `read_only_many` means ReadOnlyMany without ReadWriteMany,
-    and `block` means volumeMode Block. `persistent_state` marks the claim of a persistent vTPM or EFI state.
-    `storage_class` is empty if the claim names none. `size` is the requested capacity in bytes, 0 if unknown.
-    """
+    """A PersistentVolumeClaim."""
 
     namespace: str
     name: str
-    volume_name: str
-    shared: bool
-    persistent_state: bool
-    read_only_many: bool = False
-    block: bool = False
-    storage_class: str = ""
+    volume_name: str  # the PV that the claim names: a user may have written it (see `Volume.names`)
+    shared: bool  # ReadWriteMany
+    persistent_state: bool  # of a persistent vTPM or EFI state
+    read_only_many: bool = False  # ReadOnlyMany without ReadWriteMany
+    block: bool = False  # volumeMode Block
+    storage_class: str = ""  # empty if the claim names none
     uid: str = ""
-    phase: str = ""
-    size: int = 0
+    phase: str = ""  # its status.phase
+    size: int = 0  # requested capacity in bytes; 0 if unknown
 
 
 class Volume(Fact, Struct, frozen=True):
-    """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
-
-    `claim_uid` is the UID in the claimRef, empty if it has none.
-    `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
-    `driver` is another CSI driver than Longhorn's, empty if it has none.
-    `zones` are its labels for a zone or a region (`TOPOLOGY_LABELS`), each with the values that it admits.
-    """
+    """A PersistentVolume."""
 
     name: str
-    handle: str
-    claim: Key | None
+    handle: str  # its Longhorn volume; empty for another driver
+    claim: Key | None  # its claimRef
     node_affinity: JsonObject | None
-    migratable: bool = False
-    share: bool = False
-    claim_uid: str = ""
+    migratable: bool = False  # Longhorn's parameter; such a volume never has a share-manager
+    share: bool = False  # Longhorn's parameter
+    claim_uid: str = ""  # the UID in the claimRef; empty if it has none
+    # labels for a zone or a region (`TOPOLOGY_LABELS`), with the values that each admits
     zones: Mapping[str, frozenset[str]] = {}
-    driver: str = ""
+    driver: str = ""  # a CSI driver other than Longhorn's
 
     def names(self, claim: Claim) -> bool:
         """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""
@@ -85,53 +74,46 @@ class Volume(Fact, Struct, frozen=True):
 
 
 class ShareManager(Fact, Struct, frozen=True):
-    """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
+    """A Longhorn ShareManager, named after its volume."""
 
     namespace: str
     name: str
-    state: str
-    owner: str
+    state: str  # empty if the status has none
+    owner: str  # status.ownerID: the node of its controller, not of its pod
     deleting: bool
 
 
 class CSINode(Fact, Struct, frozen=True):
-    """The CSI drivers on a node. `unlimited` are those that may attach any number of volumes to it."""
+    """The CSI drivers on a node."""
 
     name: str
-    unlimited: frozenset[str]
+    unlimited: frozenset[str]  # drivers that may attach any number of volumes to the node
 
 
 class Node(Fact, Struct, frozen=True):
-    """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
+    """A node."""
 
     name: str
     labels: Mapping[str, str]
-    ready: bool | None
+    ready: bool | None  # None without a Ready condition
     unschedulable: bool
     taints: tuple[JsonObject, ...]
-    allocatable: Mapping[str, int] | None
+    allocatable: Mapping[str, int] | None  # None if the status does not report it
 
 
 class VirtualMachine(Fact, Struct, frozen=True):
-    """A KubeVirt VM.
-
-    `strategy` is its run strategy. `start_failures` counts the failed starts in a row. `true_annotations` are the keys
-    of its template's annotations with the value "true", and `false_annotations` those with the value "false". `claims`
-    are the claims that its pod mounts, and `hotpluggable` those that KubeVirt mounts in a pod of their own.
-    `inherits` means that an instancetype or a preference may add annotations to its pod. A VM that is recreated has
-    another `uid`.
-    """
+    """A KubeVirt VM."""
 
     namespace: str
     name: str
-    strategy: str
-    start_failures: int
-    true_annotations: frozenset[str]
-    false_annotations: frozenset[str] = frozenset()
-    claims: tuple[str, ...] = ()
-    inherits: bool = False
-    uid: str = ""
-    hotpluggable: tuple[str, ...] = ()
+    strategy: str  # its run strategy
+    start_failures: int  # failed starts in a row
+    true_annotations: frozenset[str]  # keys of its template's annotations with the value "true"
+    false_annotations: frozenset[str] = frozenset()  # with the value "false"
+    claims: tuple[str, ...] = ()  # those that its pod mounts
+    inherits: bool = False  # whether an instancetype or a preference may add annotations to its pod
+    uid: str = ""  # another one if the VM is recreated
+    hotpluggable: tuple[str, ...] = ()  # claims that KubeVirt mounts in a pod of their own
 
     @property
     def restarts(self) -> bool:
@@ -140,15 +122,12 @@ class VirtualMachine(Fact, Struct, frozen=True):
 
 
 class VirtualMachineInstance(Fact, Struct, frozen=True):
-    """A KubeVirt VMI. `owner_kind`, `owner_name` and `owner_uid` are its controller's, empty if it has none.
-
-    The controller is a VirtualMachine, a VirtualMachineInstanceReplicaSet, or another program's object.
-    """
+    """A KubeVirt VMI."""
 
     namespace: str
     name: str
     uid: str
-    owner_kind: str = ""
+    owner_kind: str = ""  # of its controller: a VM, a VirtualMachineInstanceReplicaSet, or another; empty without one
     owner_name: str = ""
     owner_uid: str = ""
 
@@ -159,56 +138,42 @@ class VirtualMachineInstance(Fact, Struct, frozen=True):
 
 
 class PendingPin(Struct, frozen=True):
-    """The pin of an unbound pod: its node, and the name and UID of the VMI that controls the pod.
+    """The pin of an unbound pod."""
 
-    `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that. With
-    `prefers`, the webhook only prefers the node, and the scheduler has not evaluated the pod yet.
-    """
-
-    node: str
-    vm: str
-    vmi_uid: str
-    unschedulable_since: str = ""
-    prefers: bool = False
+    node: str  # the node that the webhook requires or prefers
+    vm: str  # the name of the VMI that controls the pod
+    vmi_uid: str  # its UID
+    unschedulable_since: str = ""  # when the scheduler first found no node for the pod; empty before that
+    prefers: bool = False  # the webhook only prefers the node, and the scheduler has not evaluated the pod yet
 
 
 class Pod(Fact, Struct, frozen=True):
-    """A pod that has not finished.
-
-    `effective_node` is the node that the pod is bound to, or else the node that the scheduler nominated. While an
-    unbound pod counts on the node of its `pin` (see `guard.pins`), it is that node. `prefers` means that the webhook
-    only prefers the node of the pin. `alive` means Pending or Running, and not terminating. `claims` are the claims
-    that it mounts. Only pods of VMs have `true_annotations` and `false_annotations` (the keys of annotations with that
-    value) and an `owner` (the UID of the controller). `pin` is set while a VMI's pod that the webhook pinned, or for
-    which it prefers a node, is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim` the claim
-    that its annotation names as the one that decides; both are empty for other pods. Of an `oversized` pod, the labels,
-    terms, claims and annotations are unknown. `undecided` means that the pod starts a VM, and that the webhook has
-    recorded no decision on it. `nominated` means that it is unbound, and that the scheduler has nominated a node for
-    it.
-    """
+    """A pod that has not finished."""
 
     namespace: str
     name: str
     uid: str
-    node: str
+    node: str  # the node that the pod is bound to; empty if unbound
+    # that node, else the nominated one; while an unbound pod counts for its pin (see `guard.pins`), the node of the pin
     effective_node: str
-    alive: bool
-    created: str
+    alive: bool  # Pending or Running, and not terminating
+    created: str  # its creationTimestamp
     labels: Mapping[str, str]
-    requests: Mapping[str, int]
-    anti_affinity: tuple[AffinityTerm, ...]
-    claims: tuple[str, ...]
-    true_annotations: frozenset[str]
-    owner: str
+    requests: Mapping[str, int]  # effective requests, by resource (see `resources`)
+    anti_affinity: tuple[AffinityTerm, ...]  # required terms
+    claims: tuple[str, ...]  # those that it mounts
+    true_annotations: frozenset[str]  # of a pod of a VM: keys of annotations with the value "true"
+    owner: str  # of a pod of a VM: the UID of its controller
+    # while a VMI's pod that the webhook pinned, or for which it prefers a node, is unbound
     pin: PendingPin | None = None
-    vm: str = ""
-    deciding_claim: str = ""
-    false_annotations: frozenset[str] = frozenset()
-    prefers: bool = False
-    oversized: bool = False
-    undecided: bool = False
+    vm: str = ""  # the name of the VMI that the pod runs
+    deciding_claim: str = ""  # the claim that its annotation names as the one that decides
+    false_annotations: frozenset[str] = frozenset()  # of a pod of a VM, with the value "false"
+    prefers: bool = False  # the webhook only prefers the node of the pin
+    oversized: bool = False  # its labels, terms, claims and annotations are unknown
+    undecided: bool = False  # it starts a VM, and the webhook has recorded no decision on it
     priority: int = 0
-    nominated: bool = False
+    nominated: bool = False  # it is unbound, and the scheduler has nominated a node for it
 
     def is_ignored_for(self, pod: "Pod") -> bool:
         """Return whether the scheduler ignores this nominated pod where it evaluates `pod` on its effective node.
@@ -240,21 +205,17 @@ class Pod(Fact, Struct, frozen=True):
 
 
 class Namespace(Fact, Struct, frozen=True):
-    """A namespace. `opt_in` is its label, None if that is neither "true" nor "false"."""
+    """A namespace."""
 
     name: str
-    opt_in: bool | None
+    opt_in: bool | None  # its label; None if that is neither "true" nor "false"
     labels: Mapping[str, str] = {}
 
 
 class StorageClass(Fact, Struct, frozen=True):
-    """A StorageClass. `opts_in` means that its annotation is "true".
-
-    `waits` means that a claim gets its Longhorn volume only when a pod mounts the claim. `limits` are what the nodes of
-    share-managers must match.
-    """
+    """A StorageClass."""
 
     name: str
-    opts_in: bool
-    waits: bool = False
-    limits: Selector = ()
+    opts_in: bool  # its annotation is "true"
+    waits: bool = False  # a claim gets its Longhorn volume only when a pod mounts the claim
+    limits: Selector = ()  # what the nodes of share-managers must match

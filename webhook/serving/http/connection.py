@@ -52,16 +52,12 @@ class Peer:
 
 @dataclass(slots=True)
 class RequestHandler:
-    """Responds to requests with `respond`.
-
-    `count` is called with each HTTP status. A body over `body_limit` bytes is rejected. While `draining`, each response
-    closes its connection.
-    """
+    """Responds to requests."""
 
     respond: Callable[[Request], Response]
-    count: Callable[[int], None] = lambda _status: None
-    body_limit: int = BODY_LIMIT
-    draining: bool = False
+    count: Callable[[int], None] = lambda _status: None  # called with each HTTP status
+    body_limit: int = BODY_LIMIT  # bytes; a larger body is rejected
+    draining: bool = False  # each response closes its connection
 
 
 class Connection:

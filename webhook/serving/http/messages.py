@@ -17,11 +17,11 @@ log = logging.getLogger("webhook")
 
 
 class Head(Struct, frozen=True):
-    """What the server uses of a request's head. `content_type` is b"" if there is none."""
+    """What the server uses of a request's head."""
 
     method: str
     target: str
-    content_type: bytes
+    content_type: bytes  # b"" if there is none
     keep_alive: bool  # whether the peer reuses the connection
 
     @property
@@ -37,18 +37,19 @@ class Head(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A complete request. `received` is when its first byte was read, in seconds of the loop's clock."""
+    """A complete request."""
 
     head: Head
     body: bytes
-    received: float
+    received: float  # when its first byte was read, in seconds of the loop's clock
 
 
 class Response(Struct, frozen=True):
-    """A response. `headers` excludes Content-Length, Date and Connection, which `serialize` adds."""
+    """A response."""
 
     status: HTTPStatus
     body: bytes
+    # without Content-Length, Date and Connection, which `serialize` adds
     headers: Headers = (("Content-Type", "application/json"),)
 
 

@@ -39,16 +39,13 @@ _NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Responds to reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds.
-
-    Until the backend has synced, it responds with 503 if the API server can retry in time.
-    """
+    """Responds to reviews from a backend; with 503 until it has synced, if the API server can retry in time."""
 
     backend: Backend
     settings: Settings
     metrics: Metrics
-    clock: Callable[[], float] = time.monotonic
-    wall_clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds
+    wall_clock: Callable[[], float] = time.time  # seconds since the epoch
     log_decision: Callable[[dict[str, Any]], None] = lambda fields: log.info("decided", extra=fields)
     retries: RetryBudget = field(default_factory=RetryBudget)
 
