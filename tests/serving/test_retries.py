@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.serving.review.deadlines import DEFAULT_TIMEOUT, RetryBudget, Wait, timeout_of
+from webhook.serving.review.retry_budget import DEFAULT_TIMEOUT, RetryBudget, Wait, timeout_of
 
 INVALID = [
     "",

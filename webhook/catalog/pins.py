@@ -1,7 +1,13 @@
 """The unbound pods of VMIs that the webhook pinned, or for which it prefers a node, and which of them count there.
 
-Time passes, and the watches show a pod and its VMI in any order. So the rules of `placement.guard.pins` are evaluated
-when a decision asks, and again only for the VMIs that have changed since.
+Anybody may create a pod with the webhook's annotation. So a pod counts only by the rules of `placement.guard.pins`: an
+existing VMI controls it, it is the largest unbound pod of that VMI, its node could run it if empty, and it is younger
+than MAX_AGE or nominated to the node.
+
+Each of these can change at any time: the watches show a pod, its VMI and its node in any order, and time passes. So no
+event decides at once. `put`, `remove` and the `change` methods only mark the VMI, `_expiring` marks it when its pod
+reaches MAX_AGE, and `counting`, which each decision calls, evaluates the marked VMIs. A pod that begins to count ends
+the reservation of its VM.
 """
 
 from collections import defaultdict, deque

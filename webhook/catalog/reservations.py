@@ -1,4 +1,13 @@
-"""Count a pod on the node that it requires or prefers at once: the caches show the pod some milliseconds later."""
+"""Count a pod on the node that it requires or prefers at once: the caches show the pod some milliseconds later.
+
+A VM passes through these steps, and each is one method of `Reservations`:
+
+1. `withdraw`: a review of the VM's pod begins. An earlier try may have reserved; the decision must not count that.
+2. `settle`: the decision reserves, if it changes the pod and the VMI is known. A dry run calls `restore` instead.
+3. The API server stores the pod, and the watch shows it. `Pins` counts the pod from then on, and calls `end`.
+4. If the pod doesn't show up, because a quota rejected it or its creator gave up, the reservation expires after 10 s.
+   Until a pod of the VM shows up, the VM can't reserve again: a rejected pod may come back for ever.
+"""
 
 from collections.abc import Callable
 

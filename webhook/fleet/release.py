@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
+from webhook.placement.eligibility import MODE_ANNOTATION, has_node, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
@@ -57,7 +57,7 @@ def why_pin_fails(
     node = pinned_by_webhook(pod)
     # In the mode `preferred`, the webhook requires no node: the user does.
     user_pinned = text(pod, "metadata", "annotations", MODE_ANNOTATION) == Mode.PREFERRED
-    if not node or user_pinned or is_bound(pod) or seconds < settings.release_after:
+    if not node or user_pinned or has_node(pod) or seconds < settings.release_after:
         return None
     if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
         return None
@@ -84,7 +84,7 @@ def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:
 
     `seconds` is the age of the pod, None if unknown.
     """
-    evaluated = is_bound(pod) or condition(pod, "PodScheduled")
+    evaluated = has_node(pod) or condition(pod, "PodScheduled")
     if evaluated or seconds is None or seconds < UNSCHEDULED_AFTER:
         return ""
     scheduler = text(pod, "spec", "schedulerName") or "default-scheduler"

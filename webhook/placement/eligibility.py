@@ -60,7 +60,7 @@ def longhorn_account(settings: Settings) -> str:
     return service_account(settings.longhorn_namespace, LONGHORN_ACCOUNT)
 
 
-def is_bound(pod: JsonObject) -> bool:
+def has_node(pod: JsonObject) -> bool:
     """Return whether the pod already has a node."""
     return bool(mapping(pod, "spec").get("nodeName"))
 

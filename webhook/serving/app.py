@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAll
 
 from webhook.cluster.backend import Cache
 from webhook.serving.http.messages import Head, Request, Response, error_response
-from webhook.serving.review.deadlines import timeout_of
+from webhook.serving.review.retry_budget import timeout_of
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 

@@ -6,7 +6,7 @@ keep another tenant's VM from its storage. So these rules ask for what only Kube
 
 from collections.abc import Callable, Iterable
 
-from webhook.placement.eligibility import is_bound, is_gated, pinned_by_webhook, preferred_by_webhook
+from webhook.placement.eligibility import has_node, is_gated, pinned_by_webhook, preferred_by_webhook
 from webhook.placement.objects.facts import Node, PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, condition, is_dns_subdomain, text
 from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
@@ -24,7 +24,7 @@ def read_pin(pod: JsonObject) -> PendingPin | None:
     """
     uid, vm = controlling_vmi(pod)
     # Namespace users control owner references: a name of any length must not fill the memory.
-    if is_bound(pod) or not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
+    if has_node(pod) or not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
         return None
     since = _unschedulable_since(pod)
     if node := pinned_by_webhook(pod):

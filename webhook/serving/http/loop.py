@@ -1,7 +1,14 @@
 """The event loop of a port: one thread serves all connections without blocking and enforces time limits.
 
-A turn is one iteration: poll, serve requests, then continue handshakes and accept connections. The loop responds to the
-requests itself, so nothing on the way of a request may wait.
+A turn is one iteration. It polls the sockets, serves requests for at most TURN_BUDGET, continues handshakes for at
+most as long, accepts connections, and ends those that have reached the time limit of their phase. Requests come
+first, so that no flood of handshakes delays a review. A connection that gets no time in this turn, or that has more
+in memory than one turn reads, is continued in the next one without an event of its socket.
+
+The loop responds to the requests itself, so nothing on the way of a request may wait: no API call, no lock that
+another thread holds while it works, no large body. Who is served next, and whose connection is evicted, is decided by
+the accounts of `peer_accounts`. Only `drain` and the methods that return seconds are for other threads; `_wake` ends
+their poll.
 """
 
 import errno

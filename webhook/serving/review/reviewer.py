@@ -29,7 +29,7 @@ from webhook.serving.review.admission_review import (
     read_uid,
     write_review,
 )
-from webhook.serving.review.deadlines import MARGIN, RetryBudget, Wait
+from webhook.serving.review.retry_budget import MARGIN, RetryBudget, Wait
 from webhook.serving.telemetry.metrics import Metrics
 
 log = logging.getLogger("webhook")
