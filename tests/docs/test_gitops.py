@@ -1,4 +1,4 @@
-"""The GitOps guide: its manifests fit the chart, and no apply reverts what the webhook writes.
+"""The guide to GitOps: its manifests fit the chart, and no apply reverts what the webhook writes.
 
 Argo CD and Flux don't run here; kubectl applies as they do.
 """
@@ -59,7 +59,7 @@ def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReleasePods]:
 
 @needs_helm
 def test_both_tools_install_the_release_of_the_guides_with_values_that_the_chart_accepts() -> None:
-    application, repository, release = manifests("gitops")
+    application, repository, release = manifests("platforms")
     versions = {each["kind"]: each["apiVersion"] for each in (application, repository, release)}
     assert versions == {
         "Application": "argoproj.io/v1alpha1",
@@ -76,7 +76,7 @@ def test_both_tools_install_the_release_of_the_guides_with_values_that_the_chart
 
 @needs_helm
 def test_both_tools_ignore_exactly_what_the_webhook_writes() -> None:
-    application, _, release = manifests("gitops")
+    application, _, release = manifests("platforms")
     objects = render()
     webhooks = find_one(objects, "MutatingWebhookConfiguration")["webhooks"]
     paths = {
@@ -107,7 +107,7 @@ def test_only_a_replacement_reverts_what_the_webhook_writes(tmp_path: Path, clus
     plane.kubectl("apply", "-f", "-", input=without_lease)
     cluster.reconcile()
     workstation = Workstation(tmp_path, cluster)
-    for command in commands(guide("gitops"), "Argo CD"):
+    for command in commands(guide("platforms"), "Argo CD"):
         workstation.run(command)
     plane.wait(release.has_ca_bundle, 20, "the caBundle")
     plane.wait(lambda: plane.request("GET", release.lease).get("spec", {}).get("holderIdentity"), 20, "a leader")

@@ -23,11 +23,11 @@ from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, SECONDARY, find_one, render, render_secondary
 from tests.support.longhorn import Longhorn
-from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
+from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT, SECONDARY_CHART
 
 HELM_COMMANDS = [
     (page.stem, shlex.split(command, comments=True))
-    for page in [*sorted(DOCS.glob("guides/*.md")), CHART / "README.md"]
+    for page in [*sorted(DOCS.glob("guides/*.md")), CHART / "README.md", SECONDARY_CHART / "README.md"]
     for command in commands(page)
     if command.startswith(("helm install", "helm upgrade", "helm template"))
 ]
@@ -66,14 +66,16 @@ def test_each_helm_command_uses_existing_values(command: tuple[str, list[str]]) 
 
 @needs_helm
 def test_the_air_gapped_guide_shows_the_images_that_the_chart_renders(tmp_path: Path) -> None:
-    (block,) = (each for each in blocks(guide("air-gapped"), "console") if "helm template" in each)
+    (block,) = (
+        each for each in blocks(guide("platforms"), "console", "Install from a mirror") if "helm template" in each
+    )
     command, shown = block.removeprefix("$ ").split("sort -u\n")
     assert run_helm(tmp_path, f"{command}sort -u") == shown
 
 
 @needs_helm
 def test_the_openshift_guide_renders_pods_without_a_user_and_a_group(tmp_path: Path) -> None:
-    (command,) = commands(guide("openshift"), "Install")
+    (command,) = commands(guide("platforms"), "OpenShift")
     rendered = [each for each in yaml.safe_load_all(run_helm(tmp_path, command)) if each]
     context = find_one(rendered, "Deployment")["spec"]["template"]["spec"]["securityContext"]
     assert set(context) == {"runAsNonRoot", "seccompProfile"}
@@ -83,7 +85,7 @@ def test_the_openshift_guide_renders_pods_without_a_user_and_a_group(tmp_path: P
 @needs_helm
 def test_the_uninstall_guide_deletes_what_a_failed_test_leaves_in_another_namespace() -> None:
     left = {each["kind"].lower() for each in render() if each["metadata"].get("namespace") == "default"}
-    (command,) = (each for each in commands(guide("uninstall")) if "-n default" in each)
+    (command,) = (each for each in commands(guide("upgrade")) if "-n default" in each)
     assert set(shlex.split(command)[2].split(",")) == left
 
 

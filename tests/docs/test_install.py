@@ -29,8 +29,7 @@ from webhook.placement.settings import OPT_IN_ANNOTATIONS
 # The sections whose commands run, in this order.
 JOURNEY = {
     "install": ("Install", "Opt a VM in"),
-    "upgrade": ("Upgrade", "Roll back"),
-    "uninstall": ("Uninstall",),
+    "upgrade": ("Upgrade", "Roll back", "Uninstall"),
 }
 VIRTCTL = """#!/bin/sh
 [ "$1" = restart ]
@@ -128,7 +127,7 @@ def test_the_commands_of_the_guides_install_upgrade_and_uninstall(tmp_path: Path
 @pytest.mark.controlplane
 def test_the_air_gapped_guide_installs_from_a_mirror_with_a_pull_secret(tmp_path: Path, cluster: ReleasePods) -> None:
     workstation = Workstation(tmp_path, cluster)
-    for command in commands(guide("air-gapped"), "Install"):
+    for command in commands(guide("platforms"), "Install from a mirror"):
         if command != f"kubectl create namespace {NAMESPACE}":  # the tests have created it
             workstation.run(command)
     pod = cluster.release.deployment()["spec"]["template"]["spec"]
