@@ -1,4 +1,4 @@
-"""Which VMs loopback NFS exposes, and which can leave NFS (docs/explanation/loopback-nfs.md, guides/leave-nfs.md)."""
+"""Which VMs loopback NFS exposes, and which can leave NFS (docs/explanation/costs.md, guides/leave-nfs.md)."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """What NFS means for a VM: whether loopback NFS can block it, and which of its disks can move to Block volumes.
 
-The rules are explained in docs/explanation/loopback-nfs.md and docs/guides/leave-nfs.md.
+The rules are explained in docs/explanation/costs.md and docs/guides/leave-nfs.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping
