@@ -1,13 +1,13 @@
 """Issue, store, publish and rotate the webhook's TLS certificates. Does not know the server that uses them.
 
-rotation       decide which step is due, when and why, and apply it to a bundle: read this module first
+rotation       decide which step is due, when and why, and take it: read this module first
 secret         the content of the Secret, a bundle, and its encoding
 authority      issue and read certificates, their names, and the CA that a certificate chains to
 controller     the controller that repeats passes over the Secret and the caBundle, and writes the served files
 cluster        read and write the Secret and the MutatingWebhookConfiguration
 files          the served files
 serving        the TLS context that reloads the served files and the CAs of clients
-health         the report of `certs status`
+status         read what `certs status` and `doctor` report
 """
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -14,15 +14,16 @@ from certs import secret as bundles
 from certs.authority import split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
 from certs.rotation import (
-    FORCED,
     MAX_RETIRING,
     NEVER,
     ROLLOUT_TIMEOUT,
+    Change,
     PlannedStep,
     Step,
     apply_step,
     new_bundle,
     next_step,
+    observe,
 )
 from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, JsonObject, RetiringCA
 
@@ -43,24 +44,26 @@ log = logging.getLogger("certs")
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """The result of a pass.
+    """The result of a pass."""
 
-    `taken` is None if no step changed the bundle. `damaged` says why a Secret was replaced, empty otherwise.
-    `configuration_error` concerns the configuration only: the bundle is in the Secret regardless. `trusted` is true if
-    every webhook trusted the bundle already before this pass. `repaired` is true if a webhook did not trust the signing
-    CA before this pass, and does now.
-    """
-
+    # What the Secret holds now.
     bundle: Bundle
+    # The step that was due, if there was one.
     taken: PlannedStep | None
+    # Why a damaged Secret was replaced; empty otherwise.
     damaged: str
+    # Whether every webhook trusted this bundle already before the pass.
     trusted: bool
+    # Whether a webhook did not trust the signing CA before the pass, and does now.
     repaired: bool
+    # Why the bundle is in the Secret but could not be published.
     configuration_error: CertificateError | None
 
 
-def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, forced: Step | None = None) -> PassResult:
-    """Take the step that is due, or the forced one, and publish the bundle. Raises CertificateError.
+def run_pass(
+    objects: CertificateObjects, names: tuple[str, ...], now: Clock, forced: Change | None = None
+) -> PassResult:
+    """Take the step that is due, or make the forced change, and publish the bundle. Raises CertificateError.
 
     A pass reads the configuration before the Secret. So a replica with an older bundle than the published one also has
     an older resource version of the configuration, and the API server rejects its write. If the Secret is empty or
@@ -68,21 +71,22 @@ def run_pass(objects: CertificateObjects, names: tuple[str, ...], now: Clock, fo
     """
     configuration, error = _read_configuration(objects)
     secret = objects.read_secret()
-    time, found = now(), bundles.read(secret)
-    published = None if error else tuple(ca_bundles(configuration or {}).values())
-    if isinstance(found, InvalidBundle):
-        bundle, taken = _replacement(found, published or (), time, names)
+    time = now()
+    stored = bundles.read(secret)
+    published = tuple(ca_bundles(configuration or {}).values())
+    if isinstance(stored, InvalidBundle):
+        bundle, taken = _replacement(stored, published, time, names)
     else:
-        bundle, taken = _after_due_step(found, published, time, names, forced)
-    if taken:
+        bundle, taken = _changed(stored, None if error else published, time, names, forced)
+    if bundle != stored:
         objects.write_secret(bundles.written(bundle, secret))
     error = error or _publish(objects, configuration, bundle.ca_bundle())
     return PassResult(
         bundle,
         taken,
-        damaged=str(found) if isinstance(found, InvalidBundle) and found.cause is Cause.DAMAGED else "",
-        trusted=error is None and all(one == bundle.ca_bundle() for one in published or ()),
-        repaired=error is None and isinstance(found, Bundle) and not _trust_signing_ca(published or (), found),
+        damaged=str(stored) if isinstance(stored, InvalidBundle) and stored.cause is Cause.DAMAGED else "",
+        trusted=error is None and all(one == bundle.ca_bundle() for one in published),
+        repaired=error is None and isinstance(stored, Bundle) and not _trust_signing_ca(published, stored),
         configuration_error=error,
     )
 
@@ -96,38 +100,38 @@ def _replacement(
     # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica that
     # answers may still use the old source.
     cas = dict.fromkeys(ca.decode() for one in published for ca in valid_cas(one, time))
-    retiring = tuple(RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)[:MAX_RETIRING]
+    retiring = (RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)
     return new_bundle(names, time, retiring), PlannedStep(Step.START, str(invalid), time)
 
 
-def _after_due_step(
-    found: Bundle, published: Sequence[bytes] | None, time: datetime, names: tuple[str, ...], forced: Step | None
+def _changed(
+    stored: Bundle, published: Sequence[bytes] | None, time: datetime, names: tuple[str, ...], forced: Change | None
 ) -> tuple[Bundle, PlannedStep | None]:
-    """Return the bundle after the step that is due, or the forced one. Without such a step, return it unchanged."""
-    step = next_step(found, published, time, names)
-    if forced and step.step not in (Step.START, Step.WITHDRAWN):
-        step = PlannedStep(forced, FORCED, time)
-    bundle = apply_step(step.step, found, time, names) if step.due <= time else found
-    return bundle, None if bundle is found else step
+    """Return the bundle after the forced change, or after the step that is due, if there is one."""
+    observed = observe(stored, published, time)
+    if forced:
+        return forced(observed, time), None
+    planned = next_step(observed, time, names)
+    if planned.due <= time:
+        return apply_step(planned.step, observed, time, names), planned
+    # An unreadable configuration alone does not start the wait of a rotation again.
+    return stored if published is None else observed, None
 
 
-def _trust_signing_ca(published: Sequence[bytes], found: Bundle) -> bool:
+def _trust_signing_ca(published: Sequence[bytes], stored: Bundle) -> bool:
     # A different caBundle alone needs no repair: during a step, other replicas see the Secret before its caBundle.
-    return all(found.authority.certificate in one for one in published)
+    return all(stored.authority.certificate in one for one in published)
 
 
-def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[float], None]) -> PassResult:
-    """Take a step before it is due, or START if that is due; retry a few conflicts. Raises CertificateError."""
-    problem = "another step comes first"
+def force(objects: CertificateObjects, change: Change, now: Clock, wait: Callable[[float], None]) -> PassResult:
+    """Make a change before any step is due, and retry a few conflicts. Raises CertificateError."""
     for _ in range(MAX_TRIES):
         try:
-            passed = run_pass(objects, (), now, step)
-            if passed.taken and passed.taken.step in (step, Step.START):
-                return passed
+            return run_pass(objects, (), now, change)
         except CertificateError as error:
             if error.cause is not Cause.CONFLICT:
                 raise
-            problem = str(error)
+            problem = error
         wait(CONFLICT_RETRY)
     advice = "find the client that writes it in its metadata.managedFields, and stop that client first"
     raise CertificateError(Cause.CONFLICT, f"{problem}, {MAX_TRIES} times in a row; {advice}")
@@ -135,10 +139,10 @@ def force(objects: CertificateObjects, step: Step, now: Clock, wait: Callable[[f
 
 def read_bundle(objects: CertificateObjects) -> Bundle:
     """Read the certificates of the Secret. Raises CertificateError if they aren't the webhook's own."""
-    found = bundles.read(objects.read_secret())
-    if isinstance(found, InvalidBundle):
-        raise found
-    return found
+    stored = bundles.read(objects.read_secret())
+    if isinstance(stored, InvalidBundle):
+        raise stored
+    return stored
 
 
 def _read_configuration(objects: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
@@ -163,32 +167,38 @@ def _publish(
 
 
 class CertificateController:
-    """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes.
-
-    `names` are in canonical form. Without `secret`, another source fills the folder, and the controller publishes its
-    `ca.crt`. Without `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters.
-    `problem` is the current error message, empty without an error. `untrusted` is the reason why API servers may reject
-    the certificate of a starting replica. It is empty from the first pass that publishes nothing or fails.
-    """
+    """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes."""
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
         self,
         api: ApiClient,
         *,
+        # Namespace and name. Without a Secret, another source fills the folder, and its `ca.crt` is published.
         secret: tuple[str, str] | None,
+        # The name of the MutatingWebhookConfiguration. Without one, nothing is published.
         configuration: str | None,
+        # The names of the serving certificate, in canonical form.
         names: tuple[str, ...],
+        # The folder of the served files.
         folder: Path,
         now: Clock = lambda: datetime.now(UTC),
     ) -> None:
         """Store the settings; send no request."""
         self._objects = CertificateObjects(api, secret, configuration)
-        self._names, self._folder, self._now = names, folder, now
+        self._names = names
+        self._folder = folder
+        self._now = now
+        # Since when a `caBundle` lacks a provided CA, although it trusts the provided certificate.
         self._stale_since = NEVER
+        self._last_logged = ""
+        # Counters of steps, failed passes and repaired caBundles.
         self.steps: Counter[Step] = Counter()
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
-        self.problem = self._last_logged = ""
+        # The current error message; empty without an error.
+        self.problem = ""
+        # Why API servers may reject the certificate of a starting replica. Empty from the first pass that publishes
+        # nothing or fails.
         self.untrusted = NOT_READ if configuration else ""
 
     def run(self, stop: threading.Event) -> None:
@@ -208,7 +218,8 @@ class CertificateController:
             )
         if self.problem:
             log.info("certificate passes succeed again")
-        self.problem, self._last_logged = "", ""
+        self.problem = ""
+        self._last_logged = ""
         if published and self.untrusted == NOT_READ:
             self.untrusted = "API servers may not have seen the new caBundle yet"
             return PROPAGATION_DELAY
@@ -241,7 +252,8 @@ class CertificateController:
 
     def _publish_provided_ca(self) -> bool:
         configuration = self._objects.read_configuration() or {}
-        ca_bundle, published = files.ca_certificates(self._folder), set(ca_bundles(configuration).values())
+        ca_bundle = files.ca_certificates(self._folder)
+        published = set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):
             self._stale_since = NEVER
             return False
@@ -270,7 +282,8 @@ class CertificateController:
             return CONFLICT_RETRY * random.uniform(0.5, 1)  # noqa: S311 (jitter)
         # The message of a connection error varies between attempts, so compare only its cause.
         to_log = error.cause if error.cause is Cause.UNREACHABLE else str(error)
-        self.problem, self.untrusted = str(error), ""  # an unready replica would not help
+        self.problem = str(error)
+        self.untrusted = ""  # an unready replica would not help
         if to_log != self._last_logged:
             self._last_logged = to_log
             log.warning(

@@ -1,6 +1,22 @@
-"""Decide which step comes next, when and why: from a bundle, the published CAs, the time and the names to serve."""
+"""Decide how a bundle changes next, when and why, from the bundle, the published CAs and the time.
 
-from collections.abc import Iterable, Iterator, Sequence
+API servers read a changed `caBundle` late, and replicas read a changed Secret late. So a CA signs only when every API
+server trusts it, and it stays trusted while a replica may serve a leaf that it signed. A rotation takes three steps:
+
+1. START issues the next CA. The controller then publishes the old CA and the next one in each `caBundle`.
+2. Each pass observes the configuration. When every `caBundle` has been read back with both CAs, the bundle records the
+   time as `published`. If a `caBundle` differs, or if the clock is set back, the wait starts again. This is no step.
+3. RENEW, when `published` is SPREAD ago, issues the leaf from the next CA. This CA signs from now on, and the old one
+   retires.
+4. DROP removes the retired CA when the last leaf that it signed has expired.
+
+At any other time, RENEW issues a leaf from the CA that signs. If that CA can't be used, each step but DROP starts over:
+a new CA signs at once, because no leaf of the old one is valid anyway.
+
+Nothing here depends on who took the step before, so any replica may take the next one, also after a crash.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,106 +36,87 @@ MAX_RETIRING = 8
 SPREAD = timedelta(minutes=5)  # from the publication of a CA until it signs, so that every API server reads it
 FORCED = "requested by a command"
 
+Change = Callable[[Bundle, datetime], Bundle]
+
 
 class Step(StrEnum):
-    """A change of a bundle. Each value is a label of a metric."""
+    """A change of certificates. Each value is a label of a metric."""
 
     START = "start"
     RENEW = "renew"
-    INTRODUCE = "introduce"
-    PUBLISH = "publish"
-    PUBLISHED = "published"
-    WITHDRAWN = "withdrawn"
-    SIGN = "sign"
     DROP = "drop"
-    REPLACE = "replace"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step, the reason for it, and the time from which on it may be taken."""
+    """A step of the future, or of now."""
 
     step: Step
+    # The reason, as a sentence for people.
     why: str
+    # The earliest time.
     due: datetime
 
 
-def next_step(
-    bundle: Bundle, published: Sequence[bytes] | None, now: datetime, names: Sequence[str] = ()
-) -> PlannedStep:
-    """Return the next step, due now or later.
+def observe(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) -> Bundle:
+    """Return the bundle with the time since which every webhook trusts the next CA; None while one does not.
 
-    `published` is the `caBundle` of each webhook, None if the configuration could not be read. Without `names`, a leaf
-    keeps its names.
+    `published` is the `caBundle` of each webhook, None if the configuration could not be read.
     """
-    if immediate := next(_immediate_steps(bundle, published, now, names), None):
-        return PlannedStep(*immediate, now)
-    # Of several steps with the same due time, `min` takes the first: one that can be taken, before one that waits.
-    return min(_scheduled_steps(bundle, published, now), key=lambda candidate: candidate.due)
+    ca_bundle = bundle.ca_bundle()
+    if not bundle.next_ca or published is None or any(one != ca_bundle for one in published):
+        return replace(bundle, published=None)
+    # Tolerate an hour: otherwise a replica whose clock is slightly behind would start the wait again and again.
+    if bundle.published and bundle.published <= now + BACKDATED:
+        return bundle
+    return replace(bundle, published=now)
 
 
-def plan(bundle: Bundle, first: Step | None, now: datetime) -> Iterator[PlannedStep]:
+def next_step(bundle: Bundle, now: datetime, names: Sequence[str] = ()) -> PlannedStep:
+    """Return the next step of an observed bundle, due now or later. Without `names`, a leaf keeps its names."""
+    # Of several steps that are due, `min` takes the first.
+    return min(_steps(bundle, now, names), key=lambda planned: max(planned.due, now))
+
+
+def plan(bundle: Bundle, first: Change | None, now: datetime) -> Iterator[PlannedStep]:
     """Yield each step, with its earliest time, from a requested one until only the CA that signs last is trusted."""
-    time, step = now, first and PlannedStep(first, FORCED, now)
-    while step or bundle.next_ca or bundle.retiring:
-        step = step or next_step(bundle, [bundle.ca_bundle()], time)
-        time = max(time, step.due)
-        bundle = apply_step(step.step, bundle, time)
-        yield replace(step, due=time)
-        step = None
+    if first:
+        bundle = first(bundle, now)
+        yield PlannedStep(Step.START, FORCED, now)
+    while bundle.next_ca or bundle.retiring:
+        bundle = observe(bundle, [bundle.ca_bundle()], now)
+        planned = next_step(bundle, now)
+        now = max(now, planned.due)
+        bundle = apply_step(planned.step, bundle, now)
+        yield replace(planned, due=now)
 
 
-def _immediate_steps(
-    bundle: Bundle, published: Sequence[bytes] | None, now: datetime, names: Sequence[str]
-) -> Iterator[tuple[Step, str]]:
+def _steps(bundle: Bundle, now: datetime, names: Sequence[str]) -> Iterator[PlannedStep]:
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
-    if not ca.is_valid(now):
-        yield Step.START, _why_invalid("the CA", ca, now)
-    if bundle.published and _any_differs(bundle, published):
-        yield Step.WITHDRAWN, "a caBundle changed during the wait, so the wait starts again"
-    # Tolerate an hour: otherwise a replica whose clock is slightly behind would withdraw again and again what the other
-    # replicas record.
-    if bundle.published and bundle.published > now + BACKDATED:
-        yield Step.WITHDRAWN, "the clock was set back during the wait, so the wait starts again"
-    if bundle.next_ca:
-        next_ca = read(bundle.next_ca.certificate)
-        if not next_ca.is_valid(now):
-            yield Step.INTRODUCE, _why_invalid("the next CA", next_ca, now)
-        if not bundle.published and published is not None and not _any_differs(bundle, published):
-            yield Step.PUBLISHED, "every webhook trusts the next CA, so the wait for the API servers starts"
+    next_ca = bundle.next_ca and read(bundle.next_ca.certificate)
+    for what, authority in ("the CA", ca), ("the next CA", next_ca):
+        if authority and not authority.is_valid(now):
+            yield PlannedStep(Step.START, _why_invalid(what, authority, now), now)
     if not leaf.is_valid(now):
-        yield Step.RENEW, _why_invalid("the certificate", leaf, now)
+        yield PlannedStep(Step.RENEW, _why_invalid("the certificate", leaf, now), now)
     if not signed_by(bundle.leaf.certificate, bundle.authority.certificate):
-        yield Step.RENEW, "the CA did not sign the certificate"
+        yield PlannedStep(Step.RENEW, "the CA did not sign the certificate", now)
     if missing := [name for name in names if name not in leaf.names]:
-        yield Step.RENEW, f"the certificate lacks {', '.join(missing)}"
-
-
-def _scheduled_steps(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) -> Iterator[PlannedStep]:
-    ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
+        yield PlannedStep(Step.RENEW, f"the certificate lacks {', '.join(missing)}", now)
     if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
         yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", _renewal_time(leaf))
-    for one in bundle.retiring:
-        yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", one.until)
-    if not bundle.next_ca:
-        yield PlannedStep(Step.INTRODUCE, "a third of the CA's lifetime is left", _renewal_time(ca))
-    elif bundle.published and published is not None:
-        yield PlannedStep(Step.SIGN, "every API server has had time to read the next CA", bundle.published + SPREAD)
+    for retired in bundle.retiring:
+        yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", retired.until)
+    if not next_ca:
+        yield PlannedStep(Step.START, "a third of the CA's lifetime is left", _renewal_time(ca))
     else:
-        why = (
-            "not every webhook trusts the next CA yet" if published is not None else "the published CAs cannot be read"
-        )
-        yield PlannedStep(Step.PUBLISH, why, now)
+        spread = (bundle.published or now) + SPREAD
+        yield PlannedStep(Step.RENEW, "every API server has had time to read the next CA", spread)
 
 
 def _renewal_time(certificate: Certificate) -> datetime:
     lifetime = certificate.not_after - certificate.not_before - BACKDATED
     return certificate.not_after - lifetime / RENEWAL_DIVISOR
-
-
-def _any_differs(bundle: Bundle, published: Sequence[bytes] | None) -> bool:
-    ca_bundle = bundle.ca_bundle()
-    return any(one != ca_bundle for one in published or ())
 
 
 def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
@@ -128,39 +125,37 @@ def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
     return f"{what} is not valid yet: the clock was set back"
 
 
-def apply_step(step: Step, found: Bundle, now: datetime, names: Sequence[str] = ()) -> Bundle:
-    """Return the bundle after a step. Without `names`, a new leaf has the names of the old one."""
-    names = names or read(found.leaf.certificate).names
-    match step:
-        case Step.START | Step.REPLACE:
-            # The replicas serve the old leaf until they have read the new one.
-            last = now + READ_BY_ALL if step is Step.REPLACE else NEVER
-            old = (RetiringCA(one.certificate, min(one.until, last)) for one in (*found.retiring, _retire(found)))
-            return new_bundle(names, now, _unexpired(old, now)[-MAX_RETIRING:])
-        case Step.RENEW:
-            return replace(found, leaf=issue_leaf(found.authority, names, now))
-        case Step.INTRODUCE:
-            return replace(found, next_ca=issue_ca(now), published=None)
-        case Step.PUBLISHED:
-            return replace(found, published=now)
-        case Step.WITHDRAWN:
-            return replace(found, published=None)
-        case Step.SIGN if found.next_ca:
-            leaf = issue_leaf(found.next_ca, names, now)
-            return Bundle(found.next_ca, leaf, retiring=(*found.retiring, _retire(found)))
-        case Step.DROP:
-            return replace(found, retiring=_unexpired(found.retiring, now))
-    return found
+def apply_step(step: Step, bundle: Bundle, now: datetime, names: Sequence[str] = ()) -> Bundle:
+    """Return an observed bundle after a step. Without `names`, a new leaf has the names of the old one."""
+    names = names or read(bundle.leaf.certificate).names
+    if step is Step.DROP:
+        return replace(bundle, retiring=_unexpired(bundle.retiring, now))
+    if not read(bundle.authority.certificate).is_valid(now):
+        return new_bundle(names, now, _all_retired(bundle))
+    if step is Step.START:
+        return replace(bundle, next_ca=issue_ca(now), published=None)
+    if bundle.next_ca and bundle.published and bundle.published + SPREAD <= now:
+        return Bundle(bundle.next_ca, issue_leaf(bundle.next_ca, names, now), retiring=_all_retired(bundle))
+    return replace(bundle, leaf=issue_leaf(bundle.authority, names, now))
 
 
-def new_bundle(names: Sequence[str], now: datetime, retiring: tuple[RetiringCA, ...] = ()) -> Bundle:
-    """Issue a CA and a leaf. Raises BadCertificate if there is no name."""
+def drop_old(bundle: Bundle, now: datetime) -> Bundle:
+    """Return a bundle whose new CA signs at once. The others stay trusted until the replicas have read the Secret."""
+    last = now + READ_BY_ALL
+    old = (RetiringCA(retired.certificate, min(retired.until, last)) for retired in _all_retired(bundle))
+    return new_bundle(read(bundle.leaf.certificate).names, now, old)
+
+
+def new_bundle(names: Sequence[str], now: datetime, retiring: Iterable[RetiringCA] = ()) -> Bundle:
+    """Issue a CA and a leaf; of the retiring CAs, trust the last few. Raises BadCertificate if there is no name."""
     ca = issue_ca(now)
-    return Bundle(ca, issue_leaf(ca, names, now), retiring=retiring)
+    return Bundle(ca, issue_leaf(ca, names, now), retiring=_unexpired(retiring, now)[-MAX_RETIRING:])
 
 
-def _retire(found: Bundle) -> RetiringCA:
-    return RetiringCA(found.authority.certificate.decode(), read(found.leaf.certificate).not_after)
+def _all_retired(bundle: Bundle) -> tuple[RetiringCA, ...]:
+    """Return the retiring CAs of a bundle after its signing CA has retired as well."""
+    signing = RetiringCA(bundle.authority.certificate.decode(), read(bundle.leaf.certificate).not_after)
+    return (*bundle.retiring, signing)
 
 
 def _unexpired(retiring: Iterable[RetiringCA], now: datetime) -> tuple[RetiringCA, ...]:

@@ -4,8 +4,9 @@ API servers may see a new `caBundle` as late as `SPREAD` allows; until then they
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +18,7 @@ from certs import secret as bundles
 from certs.authority import read, signed_by, split
 from certs.cluster import CertificateObjects
 from certs.controller import CertificateController, run_pass
-from certs.rotation import SPREAD, Step
+from certs.rotation import SPREAD, Step, apply_step
 from certs.secret import CertificateError
 from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Crash, FakeCertificateCluster
 from tests.support.fake_clock import CertificateClock
@@ -39,6 +40,7 @@ RARE = [
     st.tuples(st.just("fail_request"), REPLICA, REQUEST, st.booleans(), st.sampled_from([0, 403, 409, 500])),
     st.tuples(st.just("set_clock_back"), st.sampled_from([MINUTE, 2 * DAY / 24, 3 * DAY])),
     st.tuples(st.just("empty_ca_bundles")),
+    st.tuples(st.just("restore_ca_bundles")),
 ]
 EVENTS = st.one_of(*FREQUENT, *FREQUENT, *RARE)
 
@@ -159,9 +161,18 @@ class Installation:
         if any(self.api.ca_bundles()):
             self.api.publish(b"")
 
+    def restore_ca_bundles(self):
+        """Let another client restore the CAs from before the rotation, during its wait."""
+        if self.bundle and self.bundle.next_ca and self.seen and self.seen[-1][0] == self.bundle.ca_bundle():
+            before = replace(self.bundle, next_ca=None).ca_bundle()
+            self.history.insert(0, before)
+            self.seen[-1] = self.seen[-1][0], self.clock() + SPREAD
+            self.seen.append((before, self.clock() + 10_000 * DAY))
+            self.api.publish(before)
+
     def rotate(self):
         with suppress(CertificateError):
-            run_pass(self.objects, (), self.clock, Step.INTRODUCE)
+            run_pass(self.objects, (), self.clock, partial(apply_step, Step.START))
 
     def settle(self):
         """Run passes and let time pass until only one CA is left and all replicas serve the same leaf."""

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from certs.authority import issue_ca, issue_leaf, read, signed_by
-from certs.rotation import MAX_RETIRING, READ_BY_ALL, Step, apply_step, next_step
+from certs.rotation import Step, apply_step, drop_old, next_step, observe, plan
 from certs.secret import Bundle, RetiringCA
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
@@ -30,12 +31,9 @@ CA_RENEWAL_TIME = START + 365 * DAY * 2 / 3
 SIGN_TIME = START + 5 * MINUTE
 
 
-def published(bundle):
-    return (bundle.ca_bundle(),) * 2
-
-
 def step(bundle, now=START, names=NAMES, published_cas="equal"):
-    return next_step(bundle, published(bundle) if published_cas == "equal" else published_cas, now, names)
+    published = (bundle.ca_bundle(),) * 2 if published_cas == "equal" else published_cas
+    return next_step(observe(bundle, published, now), now, names)
 
 
 def with_leaf_issued_at(now, ca=CA):
@@ -60,56 +58,102 @@ LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
 CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
 SHORT_CA_RENEWAL_TIME = START + 11 * DAY * 2 / 3
 
-# The bundle, what differs from START, NAMES and a published bundle, the step, and its due time.
+# The bundle, what differs from START, NAMES and a published bundle, the step, its due time, and words of its reason.
+A_THIRD = "a third of the certificate's lifetime is left"
+SPREAD_IS_OVER = "every API server has had time to read the next CA"
 TABLE = {
     # The lifetime of a bundle.
-    "new bundle: renew is next": (SETTLED, {}, Step.RENEW, RENEWAL_TIME),
-    "the leaf has expired": (SETTLED, {"now": LEAF_END}, Step.RENEW, LEAF_END),
-    "a third of the CA's lifetime is left": (NEW_LEAF, {"now": CA_RENEWAL_TIME}, Step.INTRODUCE, CA_RENEWAL_TIME),
-    "leaf and CA are due": (LEAF_DUE_FIRST, {"now": CA_RENEWAL_TIME}, Step.RENEW, CA_RENEWAL_TIME - DAY),
-    "the CA has expired": (SETTLED, {"now": CA_END}, Step.START, CA_END),
-    "leaf expires with its CA": (LEAF_ENDS_WITH_CA, {}, Step.INTRODUCE, SHORT_CA_RENEWAL_TIME),
-    # The rotation.
-    "next CA is published in one of two webhooks": (WITH_NEXT_CA, {"published_cas": ONE_OF_TWO}, Step.PUBLISH, START),
-    "next CA, configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, Step.PUBLISH, START),
-    "next CA is published": (WITH_NEXT_CA, {}, Step.PUBLISHED, START),
-    "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, Step.PUBLISHED, START),
-    "spread is over": (PUBLISHED, {"now": SIGN_TIME}, Step.SIGN, SIGN_TIME),
-    "spread, configuration unreadable": (PUBLISHED, {"now": SIGN_TIME, "published_cas": None}, Step.PUBLISH, SIGN_TIME),
-    "one caBundle emptied during the spread": (PUBLISHED, {"published_cas": ONE_EMPTY}, Step.WITHDRAWN, START),
-    "emptied when renew is due": (
-        PUBLISHED,
-        {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
-        Step.WITHDRAWN,
-        RENEWAL_TIME,
+    "new bundle: renew is next": (SETTLED, {}, "renew", RENEWAL_TIME, A_THIRD),
+    "the leaf has expired": (SETTLED, {"now": LEAF_END}, "renew", LEAF_END, "the certificate has expired"),
+    "a third of the CA's lifetime is left": (
+        NEW_LEAF,
+        {"now": CA_RENEWAL_TIME},
+        "start",
+        CA_RENEWAL_TIME,
+        "a third of the CA's lifetime is left",
     ),
-    "published over an hour in the future": (PUBLISHED_IN_FUTURE, {}, Step.WITHDRAWN, START),
+    "leaf and CA are due": (LEAF_DUE_FIRST, {"now": CA_RENEWAL_TIME}, "renew", CA_RENEWAL_TIME - DAY, A_THIRD),
+    "the CA has expired": (SETTLED, {"now": CA_END}, "start", CA_END, "the CA has expired"),
+    "leaf expires with its CA": (LEAF_ENDS_WITH_CA, {}, "start", SHORT_CA_RENEWAL_TIME, "of the CA's lifetime"),
+    # The rotation.
+    "next CA is published in one of two webhooks": (
+        PUBLISHED,
+        {"now": SIGN_TIME, "published_cas": ONE_OF_TWO},
+        "renew",
+        SIGN_TIME + 5 * MINUTE,
+        SPREAD_IS_OVER,
+    ),
+    "next CA is published": (WITH_NEXT_CA, {}, "renew", SIGN_TIME, SPREAD_IS_OVER),
+    "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, "renew", SIGN_TIME, SPREAD_IS_OVER),
+    "spread is over": (PUBLISHED, {"now": SIGN_TIME}, "renew", SIGN_TIME, SPREAD_IS_OVER),
+    "spread, configuration unreadable": (
+        PUBLISHED,
+        {"now": SIGN_TIME, "published_cas": None},
+        "renew",
+        SIGN_TIME + 5 * MINUTE,
+        SPREAD_IS_OVER,
+    ),
+    "published an hour in the future": (
+        replace(WITH_NEXT_CA, published=START + HOUR),
+        {},
+        "renew",
+        START + HOUR + 5 * MINUTE,
+        SPREAD_IS_OVER,
+    ),
+    "published over an hour in the future": (PUBLISHED_IN_FUTURE, {}, "renew", SIGN_TIME, SPREAD_IS_OVER),
     "leaf is due before the next CA is published": (
         WITH_NEXT_CA,
         {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
-        Step.RENEW,
+        "renew",
         RENEWAL_TIME,
+        A_THIRD,
     ),
-    "next CA has expired": (EXPIRED_NEXT_CA, {}, Step.INTRODUCE, START),
-    "retiring CA is no longer needed": (WITH_RETIRING_CA, {"now": START + DAY}, Step.DROP, START + DAY),
+    "next CA has expired": (EXPIRED_NEXT_CA, {}, "start", START, "the next CA has expired"),
+    "retiring CA is no longer needed": (
+        WITH_RETIRING_CA,
+        {"now": START + DAY},
+        "drop",
+        START + DAY,
+        "the last certificate of the old CA has expired",
+    ),
     # Unexpected states.
-    "caBundles emptied outside a rotation": (SETTLED, {"published_cas": ALL_EMPTY}, Step.RENEW, RENEWAL_TIME),
-    "CA is not yet valid": (FUTURE, {}, Step.START, START),
-    "leaf is not yet valid": (FUTURE_LEAF, {}, Step.RENEW, START),
-    "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, Step.RENEW, START),
+    "caBundles emptied outside a rotation": (SETTLED, {"published_cas": ALL_EMPTY}, "renew", RENEWAL_TIME, A_THIRD),
+    "CA is not yet valid": (FUTURE, {}, "start", START, "the CA is not valid yet: the clock was set back"),
+    "leaf is not yet valid": (FUTURE_LEAF, {}, "renew", START, "the certificate is not valid yet"),
+    "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, "renew", START, "the CA did not sign the certificate"),
     # Names.
-    "leaf lacks a name": (SETTLED, {"names": ONE_NAME_MORE}, Step.RENEW, START),
-    "leaf has an extra name": (SETTLED, {"names": ONE_NAME_LESS}, Step.RENEW, RENEWAL_TIME),
-    "no names": (SETTLED, {"names": NO_NAMES}, Step.RENEW, RENEWAL_TIME),
-    "restored in another namespace": (SETTLED, {"names": NAMES_OF_ANOTHER_NAMESPACE}, Step.RENEW, START),
+    "leaf lacks a name": (SETTLED, {"names": ONE_NAME_MORE}, "renew", START, f"lacks {ONE_NAME_MORE[-1]}"),
+    "leaf has an extra name": (SETTLED, {"names": ONE_NAME_LESS}, "renew", RENEWAL_TIME, A_THIRD),
+    "no names": (SETTLED, {"names": NO_NAMES}, "renew", RENEWAL_TIME, A_THIRD),
+    "restored in another namespace": (SETTLED, {"names": NAMES_OF_ANOTHER_NAMESPACE}, "renew", START, "lacks"),
 }
 
 
-@pytest.mark.parametrize(("bundle", "changes", "expected", "due"), TABLE.values(), ids=TABLE)
-def test_next_step_returns_the_step_and_its_due_time(bundle, changes, expected, due):
+@pytest.mark.parametrize(("bundle", "changes", "expected", "due", "why"), TABLE.values(), ids=TABLE)
+def test_next_step_returns_the_step_its_due_time_and_the_reason(bundle, changes, expected, due, why):
     found = step(bundle, **changes)
     assert (found.step, found.due) == (expected, due)
-    assert found.why
+    assert why in found.why
+
+
+# The time of the publication
+
+LATER = START + MINUTE
+# The bundle, the caBundles that were read at LATER, and the time since which every webhook trusts the next CA.
+OBSERVED = {
+    "no next CA": (SETTLED, (SETTLED.ca_bundle(),), None),
+    "every caBundle has it": (WITH_NEXT_CA, (WITH_NEXT_CA.ca_bundle(),) * 2, LATER),
+    "no webhooks": (WITH_NEXT_CA, (), LATER),
+    "observed before": (PUBLISHED, (PUBLISHED.ca_bundle(),) * 2, START),
+    "one of two webhooks": (PUBLISHED, ONE_OF_TWO, None),
+    "one caBundle emptied": (PUBLISHED, ONE_EMPTY, None),
+    "configuration unreadable": (PUBLISHED, None, None),
+}
+
+
+@pytest.mark.parametrize(("bundle", "published", "since"), OBSERVED.values(), ids=OBSERVED)
+def test_observe_records_since_when_every_webhook_trusts_the_next_ca(bundle, published, since):
+    assert observe(bundle, published, LATER) == replace(bundle, published=since)
 
 
 # Steps
@@ -123,32 +167,53 @@ def leaf_is_signed(bundle):
     return signed_by(bundle.leaf.certificate, bundle.authority.certificate)
 
 
-@pytest.mark.parametrize(("what", "until"), [(Step.START, START + 30 * DAY), (Step.REPLACE, START + READ_BY_ALL)])
-def test_start_issues_a_ca_and_a_leaf_and_the_old_ca_retires_with_its_leaf_or_early_if_replaced(what, until):
-    result = apply_step(what, ROTATING, START, NAMES)
+def drop_old_at(now):
+    return drop_old(ROTATING, now)
+
+
+def start_over_at(now):
+    """As when the CA is not valid yet, because the clock was set back."""
+    return apply_step(Step.START, replace(FUTURE, retiring=ROTATING.retiring), now, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "old", "until"),
+    [(start_over_at, FUTURE_CA, START + 430 * DAY), (drop_old_at, CA, START + MINUTE)],
+    ids=["start over", "drop old"],
+)
+def test_a_new_ca_signs_at_once_and_the_old_ca_retires_with_its_leaf_or_within_a_minute(change, old, until):
+    result = change(START)
     assert leaf_is_signed(result)
-    assert result.authority not in (CA, OTHER)
+    assert result.authority not in (CA, OTHER, FUTURE_CA)
     assert (result.next_ca, result.published) == (None, None)
     assert result.retiring == (
         RetiringCA(OLD.certificate.decode(), min(START + DAY, until)),
-        RetiringCA(CA.certificate.decode(), until),
+        RetiringCA(old.certificate.decode(), until),
     )
-    assert apply_step(what, ROTATING, START + 365 * DAY, NAMES).retiring == ()
-    assert leaf_names(apply_step(what, SETTLED, START, ())) == NAMES
+    assert leaf_names(result) == NAMES
+
+
+@pytest.mark.parametrize("what", [Step.START, Step.RENEW])
+def test_with_an_expired_ca_each_issue_starts_over_and_trusts_no_expired_ca(what):
+    result = apply_step(what, ROTATING, START + 365 * DAY)
+    assert result.authority not in (CA, OTHER)
+    assert leaf_is_signed(result)
+    assert (result.next_ca, result.retiring) == (None, ())
+    assert leaf_names(result) == NAMES
 
 
 def test_after_many_starts_only_the_latest_old_cas_stay_trusted():
     result = [SETTLED]
-    for _ in range(2 * MAX_RETIRING):
-        result.append(apply_step(Step.START, result[-1], START, NAMES))
-    last = [one.authority.certificate.decode() for one in result[-1 - MAX_RETIRING : -1]]
+    for _ in range(10):
+        result.append(drop_old(result[-1], START))
+    last = [one.authority.certificate.decode() for one in result[-1 - 8 : -1]]
     assert [one.certificate for one in result[-1].retiring] == last
 
 
 def test_renew_changes_only_the_leaf():
-    result = apply_step(Step.RENEW, ROTATING, RENEWAL_TIME, NAMES)
+    result = apply_step(Step.RENEW, ROTATING, LATER, NAMES)
     assert leaf_is_signed(result)
-    assert read(result.leaf.certificate).not_after == RENEWAL_TIME + 30 * DAY
+    assert read(result.leaf.certificate).not_after == LATER + 30 * DAY
     assert replace(result, leaf=ROTATING.leaf) == ROTATING
     assert leaf_names(result) == NAMES
     assert leaf_names(apply_step(Step.RENEW, SETTLED, START, NAMES_OF_ANOTHER_NAMESPACE)) == ("webhook.restored.svc",)
@@ -158,15 +223,15 @@ ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
 
 
 def test_a_rotation_trusts_one_ca_then_two_then_one():
-    introduced = apply_step(Step.INTRODUCE, PUBLISHED, START, NAMES)
-    assert introduced.next_ca != OTHER
-    assert replace(introduced, next_ca=None) == SETTLED
-    published = apply_step(Step.PUBLISHED, introduced, START + MINUTE, NAMES)
-    assert published == replace(introduced, published=START + MINUTE)
-    assert apply_step(Step.WITHDRAWN, published, START, NAMES) == introduced
-    signed = apply_step(Step.SIGN, published, SIGN_TIME, NAMES)
+    started = apply_step(Step.START, PUBLISHED, START, NAMES)
+    assert started.next_ca not in (None, OTHER)
+    assert replace(started, next_ca=None) == SETTLED
+    published = replace(started, published=START)
+    for early in started, published:
+        assert apply_step(Step.RENEW, early, SIGN_TIME - TICK).authority == CA
+    signed = apply_step(Step.RENEW, published, SIGN_TIME)
     assert leaf_is_signed(signed)
-    assert signed.authority == introduced.next_ca
+    assert signed.authority == started.next_ca
     assert (signed.next_ca, signed.published) == (None, None)
     assert signed.retiring == (RetiringCA(CA.certificate.decode(), read(SETTLED.leaf.certificate).not_after),)
     assert signed.ca_bundle() == published.ca_bundle()
@@ -174,6 +239,9 @@ def test_a_rotation_trusts_one_ca_then_two_then_one():
     assert apply_step(Step.DROP, signed, START + 30 * DAY, NAMES) == replace(signed, retiring=())
 
 
-@pytest.mark.parametrize("what", [Step.SIGN, Step.PUBLISH])
-def test_steps_without_effect_return_the_same_bundle(what):
-    assert apply_step(what, SETTLED, START, NAMES) is SETTLED
+def test_a_plan_has_each_step_until_one_ca_is_left():
+    steps = [(each.step, each.due) for each in plan(SETTLED, partial(apply_step, Step.START), START)]
+    renewal = SIGN_TIME + 20 * DAY
+    assert steps == [(Step.START, START), (Step.RENEW, SIGN_TIME), (Step.RENEW, renewal), (Step.DROP, LEAF_END)]
+    assert [each.step for each in plan(ROTATING, None, START)] == [Step.RENEW, Step.DROP, Step.RENEW, Step.DROP]
+    assert list(plan(SETTLED, None, START)) == []

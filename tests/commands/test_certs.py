@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -14,9 +16,9 @@ from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.cluster import TIMEOUT, CertificateObjects
 from certs.controller import MAX_TRIES, CertificateController, force
 from certs.files import trust_anchor_in
-from certs.health import status
-from certs.rotation import Step
+from certs.rotation import Step, apply_step, drop_old
 from certs.secret import CertificateError
+from certs.status import read_status
 from tests.support.client_certificates import issue_client
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_api_server import status as response_status
@@ -36,6 +38,7 @@ from webhook.commands.options import DRY_RUN
 
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
 DAY = timedelta(days=1)
+renew = partial(apply_step, Step.RENEW)
 
 
 class CertificateServer(ApiServer):
@@ -229,7 +232,7 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
     chain = b"".join((leaf.certificate, *others))
     put_foreign_secret(api, ca=root, leaf=Issued(chain, leaf.key))
     api.publish(root.certificate)
-    found = status(objects, now)
+    found = read_status(objects, now)
     assert set(found.webhooks.values()) == {True}
     assert [what for what, _ in found.certificates] == ["serving certificate", *["intermediate CA"] * 2, "CA"]
     for served, trusted in ((chain, True), (leaf.certificate, False), (leaf.certificate + others[0], False)):
@@ -272,7 +275,7 @@ def issue_leaf_with_another_key():
 @pytest.mark.parametrize(("change", "problem"), PROBLEMS.values(), ids=PROBLEMS)
 def test_status_reports_the_problem(api, objects, change, problem):
     change(api)
-    found = status(objects, START).problem
+    found = read_status(objects, START).problem
     assert problem in found
     assert bool(problem) is bool(found)
 
@@ -294,7 +297,7 @@ OVERDUE = {
 @pytest.mark.parametrize(("later", "problem", "trusted"), OVERDUE.values(), ids=OVERDUE)
 def test_status_reports_an_overdue_step(objects, new_replica, later, problem, trusted):
     new_replica(CertificateClock())
-    found = status(objects, START + later)
+    found = read_status(objects, START + later)
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
     assert set(found.webhooks.values()) == {trusted}
@@ -351,12 +354,15 @@ def test_renew_retries_after_a_conflict(api, objects, new_replica):
     new_replica(CertificateClock())
     api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
     waits = []
-    assert force(objects, Step.RENEW, CertificateClock(), waits.append).taken.step is Step.RENEW
+    before = bundles.read(api.secret)
+    renewed = force(objects, renew, CertificateClock(), waits.append).bundle
+    assert renewed == bundles.read(api.secret) != before
+    assert renewed == replace(before, leaf=renewed.leaf)
     assert len(waits) == 1
     pauses = iter(range(100))
     api.on_request = lambda method, _: api.put(SECRET_PATH, api.secret) if method == "PUT" else None
     with pytest.raises(CertificateError, match=f"^another client has changed Secret .*, {MAX_TRIES} times in a row; "):
-        force(objects, Step.RENEW, CertificateClock(), lambda _: next(pauses))
+        force(objects, renew, CertificateClock(), lambda _: next(pauses))
 
 
 # Rotate
@@ -376,11 +382,11 @@ def test_rotate_ca_prints_each_step_and_only_with_yes_takes_the_first_one(api, i
     new_replica()
     before, writes = stored_cas(api), len(api.writes)
     planned = invoke("rotate-ca")
-    assert planned_steps(planned) == ["introduce", "published", "sign", "renew", "drop"]
+    assert planned_steps(planned) == ["start", "renew", "renew", "drop"]
     assert (planned.stderr, len(api.writes)) == (f"{DRY_RUN}\n", writes)
     for _ in range(2):  # the second call finds the rotation that the first one began
         begun = invoke("rotate-ca", "--yes")
-        assert planned_steps(begun)[-4:] == ["published", "sign", "renew", "drop"]
+        assert planned_steps(begun)[-3:] == ["renew", "renew", "drop"]
         assert begun.stderr == ""
         rotating = stored_cas(api)
         assert before < rotating
@@ -398,12 +404,12 @@ def test_rotate_with_drop_old_replaces_every_ca_whose_key_was_in_the_secret_with
 ):
     clock = CertificateClock()
     replica = new_replica(clock)
-    force(objects, Step.INTRODUCE, clock, lambda _: None)
+    force(objects, partial(apply_step, Step.START), clock, lambda _: None)
     replica.run_pass()
     clock.advance(timedelta(minutes=5))
     compromised = stored_cas(api)
     assert len(compromised) == 2
-    assert planned_steps(invoke("rotate-ca", "--drop-old")) == ["replace", "drop"]
+    assert planned_steps(invoke("rotate-ca", "--drop-old")) == ["start", "drop"]
     write = len(api.calls) + 2
 
     def sign_before_the_command_writes(*_):
@@ -412,8 +418,8 @@ def test_rotate_with_drop_old_replaces_every_ca_whose_key_was_in_the_secret_with
             replica.run_pass()
 
     api.on_request = sign_before_the_command_writes
-    force(objects, Step.REPLACE, clock, clock_wait(clock))
-    assert (replica.steps[Step.SIGN], replica.failures.total()) == (1, 0)
+    force(objects, drop_old, clock, clock_wait(clock))
+    assert (replica.steps[Step.RENEW], replica.failures.total()) == (1, 0)
     for wait in (0, 0, 60):
         clock.advance(timedelta(seconds=wait))
         replica.run_pass()

@@ -4,15 +4,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import click
 
-from certs import health
 from certs.authority import Certificate, read
 from certs.cluster import CertificateObjects
 from certs.controller import force, read_bundle
-from certs.rotation import Step, plan
+from certs.rotation import Change, Step, apply_step, drop_old, plan
 from certs.secret import Bundle, CertificateError
+from certs.status import Status, read_status
 from webhook.commands.options import (
     DRY_RUN,
     as_data,
@@ -87,7 +88,7 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
-        report = health.status(_certificate_objects(secret, configuration, live), now)
+        report = read_status(_certificate_objects(secret, configuration, live), now)
     shown = as_data(_status_as_json(secret, report, now)) if output == "json" else _render_status(secret, report, now)
     click.echo(shown, nl=False)
     if report.problem or report.difference or not all(report.webhooks.values()):
@@ -113,7 +114,7 @@ def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> Non
             )
             click.echo(DRY_RUN, err=True)
             return
-        end = read(_force(objects, Step.RENEW).leaf.certificate).not_after
+        end = read(_force(objects, partial(apply_step, Step.RENEW)).leaf.certificate).not_after
     click.echo(f"Secret {name} has a new serving certificate, valid until {_format_time(end)}")
 
 
@@ -121,12 +122,13 @@ def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> Non
 @yes_option
 @click.option(
     "--drop-old",
+    "at_once",
     is_flag=True,
     help="For a compromised CA key: the new CA signs at once, and the old CA is trusted for one more minute. If a "
     "replica doesn't serve its new certificate by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, drop_old: bool, secret: Key, configuration: str, **live: str | None) -> None:
+def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str, **live: str | None) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
     The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
@@ -141,19 +143,22 @@ def rotate_ca(yes: bool, drop_old: bool, secret: Key, configuration: str, **live
     with _certificate_errors_as_bad_input():
         bundle = read_bundle(objects)
         objects.read_configuration()  # without it, the replicas could not continue
-        introduced = bundle.next_ca is not None  # the replicas rotate already
-        first = Step.REPLACE if drop_old else None if introduced else Step.INTRODUCE
+        first: Change | None = partial(apply_step, Step.START)
+        if at_once:
+            first = drop_old
+        elif bundle.next_ca:  # the replicas rotate already
+            first = None
         steps = list(plan(bundle, first, _now()))
         if yes and first:
             _force(objects, first)
-    for step in steps:
-        click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
+    for planned in steps:
+        click.echo(f"{_format_time(planned.due)}  {planned.step}: {planned.why}")
     if not yes:
         click.echo(DRY_RUN, err=True)
 
 
-def _force(objects: CertificateObjects, step: Step) -> Bundle:
-    result = force(objects, step, _now, time.sleep)
+def _force(objects: CertificateObjects, change: Change) -> Bundle:
+    result = force(objects, change, _now, time.sleep)
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
     return result.bundle
@@ -183,7 +188,7 @@ def _days_left(certificate: Certificate, now: datetime) -> float:
     return round((certificate.not_after - now) / timedelta(days=1), 1)
 
 
-def _status_as_json(secret: Key, report: health.Status, now: datetime) -> dict[str, object]:
+def _status_as_json(secret: Key, report: Status, now: datetime) -> dict[str, object]:
     return {
         "secret": "/".join(secret),
         "problem": report.problem,
@@ -205,7 +210,7 @@ def _status_as_json(secret: Key, report: health.Status, now: datetime) -> dict[s
     }
 
 
-def _render_status(secret: Key, report: health.Status, now: datetime) -> str:
+def _render_status(secret: Key, report: Status, now: datetime) -> str:
     certificates = [
         (what, cert.subject, _format_time(cert.not_after), str(_days_left(cert, now)), ", ".join(cert.names))
         for what, cert in report.certificates

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from certs.cluster import CertificateObjects
-from certs.health import status
 from certs.secret import Cause, CertificateError
+from certs.status import read_status
 from webhook import __version__
 from webhook.catalog.kinds import kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
@@ -92,7 +92,7 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
     now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
     advice = f"Show the certificates: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
     try:
-        report = status(objects, now)
+        report = read_status(objects, now)
     except CertificateError as error:
         if error.cause in (Cause.FORBIDDEN, Cause.UNREACHABLE):
             raise (Denied if error.cause is Cause.FORBIDDEN else BadInput)(str(error)) from None

@@ -20,7 +20,6 @@ from webhook.serving.telemetry.metrics import counter, gauge
 
 RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
 RUNNING_STATES = (State.TOGETHER, State.APART, State.UNSERVED, State.NOT_CONCERNED)
-STEPS_NOT_COUNTED = (Step.PUBLISH, Step.REPLACE)
 Families = Iterator[Metric]
 
 
@@ -100,7 +99,7 @@ def certificate_metrics(certificate: ServingCertificate, controller: Certificate
     if client_ca := certificate.client_ca:
         text = "Whether a newer client CA can't be used. /readyz?verbose gives the cause."
         yield gauge("client_ca_unusable", text, bool(client_ca.problem))
-    steps = {str(step): controller.steps[step] for step in Step if step not in STEPS_NOT_COUNTED}
+    steps = {str(step): controller.steps[step] for step in Step}
     yield counter("certificate_steps", "Renewals and steps of a CA rotation, by step.", steps, "step")
     failures = {str(cause): controller.failures[cause] for cause in Cause}
     yield counter("certificate_failures", "Failed certificate checks, by cause.", failures, "cause")

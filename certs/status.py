@@ -1,4 +1,4 @@
-"""Report the state of the certificates for `certs status`: content, trust, next step and problems."""
+"""Read what `certs status` and `doctor` report: the certificates, their trust, the next step and problems."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,46 +7,48 @@ from datetime import datetime, timedelta
 from certs import secret as bundles
 from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split, trust_anchor, valid_cas
 from certs.cluster import CertificateObjects, ca_bundles, hosts
-from certs.rotation import PlannedStep, next_step
-from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle
+from certs.rotation import PlannedStep, next_step, observe
+from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle, JsonObject
 
 OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The content of the Secret and the published CAs. `problem` is empty without one; `next` is None if foreign.
+    """The content of the Secret, and the published CAs."""
 
-    `webhooks` maps each webhook to whether its `caBundle` trusts the serving certificate. `difference` says which ones
-    don't have the CAs of the Secret, and what to do; empty without any.
-    """
-
+    # The role of each certificate in the Secret, and the certificate.
     certificates: list[tuple[str, Certificate]]
+    # The name of each webhook, and whether its `caBundle` trusts the serving certificate.
     webhooks: dict[str, bool]
+    # The next step of the replicas; None if the Secret isn't the webhook's own.
     next: PlannedStep | None
+    # What is wrong, and what to do; empty without a problem.
     problem: str
+    # Which webhooks don't have the CAs of the Secret, and what to do; empty without any.
     difference: str
 
 
-def status(objects: CertificateObjects, now: datetime) -> Status:
+def read_status(objects: CertificateObjects, now: datetime) -> Status:
     """Read the Secret, and the configuration if possible. Raises CertificateError if the Secret can't be read."""
+    problem, configuration = "", JsonObject()
     try:
-        configuration, problem = objects.read_configuration() or {}, ""
+        configuration = objects.read_configuration() or {}
     except CertificateError as error:
-        configuration, problem = {}, str(error)
+        problem = str(error)
     published = ca_bundles(configuration)
-    found = bundles.read(secret := objects.read_secret())
-    data = secret.get("data")
-    leaf = bundles.decoded(data, CERTIFICATE)
-    if isinstance(found, Bundle):
-        rows = _rows(found)
-        step = next_step(found, None if problem else tuple(published.values()), now)
+    stored = bundles.read(secret := objects.read_secret())
+    leaf, key, ca_bundle = (bundles.decoded(secret.get("data"), field) for field in (CERTIFICATE, KEY, CA))
+    if isinstance(stored, Bundle):
+        rows = _rows(stored)
+        step = next_step(observe(stored, None if problem else tuple(published.values()), now), now)
         secret_problem = _overdue_problem(step, read(leaf), now)
     else:
-        rows, step = _foreign_rows(leaf, bundles.decoded(data, CA)), None
-        secret_problem = _invalid_problem(found, leaf, bundles.decoded(data, KEY), now)
+        rows = _foreign_rows(leaf, ca_bundle)
+        step = None
+        secret_problem = _invalid_problem(stored, leaf, key, now)
     webhooks = {name: _trusts(one, leaf, now) for name, one in published.items()}
-    difference = _difference(published, bundles.decoded(data, CA), now, exact=isinstance(found, Bundle))
+    difference = _difference(published, ca_bundle, now, exact=isinstance(stored, Bundle))
     problems = filter(None, (problem, secret_problem, _names_problem(hosts(configuration), leaf)))
     return Status(rows, webhooks, step, "; ".join(problems), difference)
 
@@ -93,8 +95,9 @@ def _names_problem(webhook_hosts: set[str], leaf: bytes) -> str:
 
 def _difference(published: dict[str, bytes], ca_bundle: bytes, now: datetime, *, exact: bool) -> str:
     """Compare each caBundle with the Secret. Unless `exact`, more CAs are fine: cert-manager's injector keeps them."""
-    expected, cas = set(valid_cas(ca_bundle, now)), {name: set(valid_cas(one, now)) for name, one in published.items()}
-    if names := [name for name, found in cas.items() if not expected <= found or (exact and found != expected)]:
+    expected = set(valid_cas(ca_bundle, now))
+    cas = {name: set(valid_cas(one, now)) for name, one in published.items()}
+    if names := [name for name, valid in cas.items() if not expected <= valid or (exact and valid != expected)]:
         advice = "if this lasts for minutes, check /readyz?verbose of each replica, or the injector's log"
         return f"the caBundle of {', '.join(names)} differs from {CA} in the Secret; {advice}"
     return ""
