@@ -118,7 +118,7 @@ def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, me
 
 def test_an_alias_bomb_raises_an_error() -> None:
     lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
-    assert error_and_line("\n".join(lines)) == ("aliases expand to over 1,000,000 values", 7)
+    assert error_and_line("\n".join(lines)) == ("aliases expand to over 4 MiB", 7)
 
 
 @given(OBJECTS)

@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
+import msgspec
 import yaml
 
 _STRING = "tag:yaml.org,2002:str"
-MAX_ALIAS_VALUES = 1_000_000  # that the aliases of a document may expand to
+MAX_ALIAS_BYTES = 4 << 20  # of JSON that the aliases of a document may expand to
 # Source: sigs.k8s.io/yaml/goyaml.v2/resolve.go, which is YAML 1.1 without dates and base 60.
 _WORDS: dict[str, Any] = dict.fromkeys(("", *"~ null Null NULL".split()))
 _WORDS |= dict.fromkeys("y Y yes Yes YES true True TRUE on On ON".split(), True)
@@ -30,9 +30,9 @@ def documents(text: str) -> Iterator[Any]:
     """Yield each document of a text; an empty document is None. Raises InvalidYaml, or RecursionError if too deep."""
     loader = yaml.CSafeLoader(text)
     try:
-        while loader.check_event():
-            if isinstance(loader.get_event(), yaml.DocumentStartEvent):
-                yield _Document(loader).value()
+        for event in iter(loader.get_event, None):
+            if isinstance(event, yaml.DocumentStartEvent):
+                yield _Document(loader).value(loader.get_event())
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or getattr(error, "reason", "unexpected end of file")
         raise InvalidYaml(f"invalid YAML: {problem}", getattr(error, "problem_mark", None)) from None
@@ -42,48 +42,44 @@ class _Document:
     """Builds values from libyaml's events. The C loader's nodes take four times as long, and crash on deep nesting."""
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._anchors: dict[str, tuple[Any, int]] = {}  # a value, and the number of values in it
-        self._values = self._alias_values = 0
+        self._next_event = loader.get_event
+        self._anchors: dict[str, bytes] = {}  # each value as JSON
+        self._alias_bytes = 0
 
-    def value(self) -> Any:
-        before, event = self._values, self._loader.get_event()
+    def value(self, event: Any) -> Any:
+        """Return the value that begins with an event."""
         if isinstance(event, yaml.AliasEvent):
             return self._copy(event)
-        self._values += 1
         is_scalar = isinstance(event, yaml.ScalarEvent)
         if event.tag and not (is_scalar and event.tag in ("!", _STRING)):
             raise InvalidYaml("unsupported YAML tag", event.start_mark)
         if is_scalar:
             value = _resolved(event.value) if event.implicit[0] and event.tag is None else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = [self.value() for _ in self._until(yaml.SequenceEndEvent)]
+            value = []
+            while not isinstance(item := self._next_event(), yaml.SequenceEndEvent):
+                value.append(self.value(item))
         else:
             value = self._mapping()
         if event.anchor:
-            self._anchors[event.anchor] = value, self._values - before
+            self._anchors[event.anchor] = msgspec.json.encode(value)
         return value
 
     def _copy(self, alias: Any) -> Any:
         if alias.anchor not in self._anchors:
             raise InvalidYaml("undefined alias", alias.start_mark)
-        value, size = self._anchors[alias.anchor]
-        self._values += size
-        self._alias_values += size
-        if self._alias_values > MAX_ALIAS_VALUES:
-            raise InvalidYaml(f"aliases expand to over {MAX_ALIAS_VALUES:,} values", alias.start_mark)
-        return deepcopy(value)
-
-    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
-        while not self._loader.check_event(end):
-            yield self._loader.peek_event()
-        self._loader.get_event()
+        encoded = self._anchors[alias.anchor]
+        self._alias_bytes += len(encoded)
+        if self._alias_bytes > MAX_ALIAS_BYTES:
+            raise InvalidYaml(f"aliases expand to over {MAX_ALIAS_BYTES >> 20} MiB", alias.start_mark)
+        return msgspec.json.decode(encoded)
 
     def _mapping(self) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for event in self._until(yaml.MappingEndEvent):
-            key, value = self.value(), self.value()
+        while not isinstance(event := self._next_event(), yaml.MappingEndEvent):
+            key = self.value(event)
+            value = self.value(self._next_event())
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 for source in value if isinstance(value, list) else [value]:
                     if not isinstance(source, dict):
