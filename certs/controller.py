@@ -15,8 +15,6 @@ from certs.authority import split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
 from certs.rotation import (
     MAX_RETIRING,
-    NEVER,
-    ROLLOUT_TIMEOUT,
     Change,
     PlannedStep,
     Step,
@@ -35,8 +33,12 @@ CONFLICT_RETRY = 0.5  # seconds
 MAX_TRIES = 10  # of a command; a replica tries forever
 # Seconds that a starting replica gives the API servers to see the caBundle that it has published.
 PROPAGATION_DELAY = 1.0
+# A longer rollout has failed (progressDeadlineSeconds). Until then, the API server may call a replica that uses another
+# certificate source.
+ROLLOUT_TIMEOUT = timedelta(minutes=10)
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
 MOUNT_DELAY = timedelta(minutes=2)
+NEVER = datetime.max.replace(tzinfo=UTC)
 NOT_READ = "the caBundle is not read yet"
 
 log = logging.getLogger("certs")

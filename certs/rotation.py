@@ -18,23 +18,18 @@ Nothing here depends on who took the step before, so any replica may take the ne
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from certs.authority import BACKDATED, Certificate, issue_ca, issue_leaf, read, signed_by
 from certs.secret import Bundle, RetiringCA
 
-NEVER = datetime.max.replace(tzinfo=UTC)
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
 READ_BY_ALL = timedelta(seconds=60)  # until every replica has read the Secret, also after some failed passes
-# A longer rollout has failed (progressDeadlineSeconds). Until then, the API server may call a replica that uses another
-# certificate source.
-ROLLOUT_TIMEOUT = timedelta(minutes=10)
 # Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
 # up within 15 minutes, and could never be written again.
 MAX_RETIRING = 8
 SPREAD = timedelta(minutes=5)  # from the publication of a CA until it signs, so that every API server reads it
-FORCED = "requested by a command"
 
 Change = Callable[[Bundle, datetime], Bundle]
 
@@ -49,7 +44,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step of the future, or of now."""
+    """A step, and when it may be taken."""
 
     step: Step
     # The reason, as a sentence for people.
@@ -82,7 +77,7 @@ def plan(bundle: Bundle, first: Change | None, now: datetime) -> Iterator[Planne
     """Yield each step, with its earliest time, from a requested one until only the CA that signs last is trusted."""
     if first:
         bundle = first(bundle, now)
-        yield PlannedStep(Step.START, FORCED, now)
+        yield PlannedStep(Step.START, "requested by a command", now)
     while bundle.next_ca or bundle.retiring:
         bundle = observe(bundle, [bundle.ca_bundle()], now)
         planned = next_step(bundle, now)
