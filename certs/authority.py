@@ -50,10 +50,12 @@ class Certificate:
     """The fields of a certificate."""
 
     subject: str
+    # The DNS names and IP addresses that it is valid for.
     names: tuple[str, ...]
     not_before: datetime
     not_after: datetime
     is_ca: bool
+    # SHA-256, in hexadecimal.
     fingerprint: str
 
     def is_valid(self, now: datetime) -> bool:
@@ -143,7 +145,8 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
 
 def _issue(builder: x509.CertificateBuilder, ca_key: ec.EllipticCurvePrivateKey | None = None) -> Issued:
     """Sign with a CA's key, or issue a CA that signs itself."""
-    key, is_ca = ec.generate_private_key(ec.SECP256R1()), ca_key is None
+    key = ec.generate_private_key(ec.SECP256R1())
+    is_ca = ca_key is None
     issuer_key = ca_key or key
     usage = x509.KeyUsage(  # a leaf signs handshakes, a CA signs certificates and revocation lists
         not is_ca, False, False, False, False, is_ca, is_ca, False, False
@@ -210,13 +213,13 @@ def trust_anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
     """Find the CA that the first certificate chains to, directly or through intermediates. Raises BadCertificate."""
     certificate, *intermediates = split(chain)
     roots = split(ca_bundle)
-    while not (found := next((ca for ca in roots if signed_by(certificate, ca)), None)):
+    while not (root := next((ca for ca in roots if signed_by(certificate, ca)), None)):
         issuers = [one for one in intermediates if signed_by(certificate, one)]
         if not issuers:
             return None
         certificate = issuers[0]
         intermediates.remove(certificate)
-    return found
+    return root
 
 
 def valid_cas(ca_bundle: bytes, now: datetime) -> Iterator[bytes]:

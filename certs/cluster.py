@@ -23,14 +23,12 @@ class ApiClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CertificateObjects:
-    """The Secret that stores a bundle, and the configuration that publishes the bundle's CAs.
-
-    `secret` is (namespace, name), or None without a Secret. `configuration` is None without a configuration.
-    Each method raises CertificateError.
-    """
+    """The Secret that stores a bundle, and what publishes the bundle's CAs. Each method raises CertificateError."""
 
     api: ApiClient
+    # The Secret's namespace and name, if there is one.
     secret: tuple[str, str] | None
+    # The MutatingWebhookConfiguration's name, if there is one.
     configuration: str | None
 
     def read_secret(self) -> JsonObject:
@@ -59,12 +57,12 @@ class CertificateObjects:
     def _request(self, path: str, name: str, body: JsonObject | None = None) -> JsonObject:
         """Read an object, or replace it with a body. `name` is for the error message."""
         try:
-            found = self.api.send("PUT", path, body, TIMEOUT) if body else self.api.get(path, TIMEOUT)
-            if found is None:
+            stored = self.api.send("PUT", path, body, TIMEOUT) if body else self.api.get(path, TIMEOUT)
+            if stored is None:
                 raise ApiError(404, "not found")  # noqa: TRY301 (as if deleted since it was read)
         except ApiError as error:
             raise CertificateError(*_classify(error, name, "update" if body else "get")) from None
-        return found
+        return stored
 
 
 def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
@@ -86,7 +84,7 @@ def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:
     """Return the `caBundle` of each webhook by the webhook's name; empty if it is missing or not base64."""
     webhooks = configuration.get("webhooks") or ()
-    return {str(each.get("name", "")): decoded(each.get("clientConfig"), "caBundle") for each in webhooks}
+    return {str(webhook.get("name", "")): decoded(webhook.get("clientConfig"), "caBundle") for webhook in webhooks}
 
 
 def hosts(configuration: JsonObject) -> set[str]:

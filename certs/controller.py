@@ -13,17 +13,8 @@ from certs import files
 from certs import secret as bundles
 from certs.authority import split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
-from certs.rotation import (
-    MAX_RETIRING,
-    Change,
-    PlannedStep,
-    Step,
-    apply_step,
-    new_bundle,
-    next_step,
-    observe,
-)
-from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, JsonObject, RetiringCA
+from certs.rotation import MAX_RETIRING, Change, PlannedStep, Step, apply_step, new_bundle, next_step, observe
+from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, RetiringCA
 
 Clock = Callable[[], datetime]
 # Seconds between passes, also after a failed one. An emptied caBundle is repaired after one interval; two GETs per
@@ -71,7 +62,11 @@ def run_pass(
     an older resource version of the configuration, and the API server rejects its write. If the Secret is empty or
     damaged, its new bundle also trusts the published CAs.
     """
-    configuration, error = _read_configuration(objects)
+    configuration = error = None
+    try:
+        configuration = objects.read_configuration()
+    except CertificateError as unreadable:  # a leaf can be renewed without the configuration
+        error = unreadable
     secret = objects.read_secret()
     time = now()
     stored = bundles.read(secret)
@@ -82,13 +77,20 @@ def run_pass(
         bundle, taken = _changed(stored, None if error else published, time, names, forced)
     if bundle != stored:
         objects.write_secret(bundles.written(bundle, secret))
-    error = error or _publish(objects, configuration, bundle.ca_bundle())
+    is_published = all(one == bundle.ca_bundle() for one in published)
+    if configuration and not is_published:
+        try:
+            objects.write_configuration(with_ca_bundle(configuration, bundle.ca_bundle()))
+        except CertificateError as unpublished:
+            error = unpublished
+    # A different caBundle alone needs no repair: during a step, other replicas see the Secret before its caBundle.
+    lacked_ca = isinstance(stored, Bundle) and any(stored.authority.certificate not in one for one in published)
     return PassResult(
         bundle,
         taken,
         damaged=str(stored) if isinstance(stored, InvalidBundle) and stored.cause is Cause.DAMAGED else "",
-        trusted=error is None and all(one == bundle.ca_bundle() for one in published),
-        repaired=error is None and isinstance(stored, Bundle) and not _trust_signing_ca(published, stored),
+        trusted=error is None and is_published,
+        repaired=error is None and lacked_ca,
         configuration_error=error,
     )
 
@@ -120,11 +122,6 @@ def _changed(
     return stored if published is None else observed, None
 
 
-def _trust_signing_ca(published: Sequence[bytes], stored: Bundle) -> bool:
-    # A different caBundle alone needs no repair: during a step, other replicas see the Secret before its caBundle.
-    return all(stored.authority.certificate in one for one in published)
-
-
 def force(objects: CertificateObjects, change: Change, now: Clock, wait: Callable[[float], None]) -> PassResult:
     """Make a change before any step is due, and retry a few conflicts. Raises CertificateError."""
     for _ in range(MAX_TRIES):
@@ -145,27 +142,6 @@ def read_bundle(objects: CertificateObjects) -> Bundle:
     if isinstance(stored, InvalidBundle):
         raise stored
     return stored
-
-
-def _read_configuration(objects: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
-    try:
-        return objects.read_configuration(), None
-    except CertificateError as error:  # a leaf can be renewed without the configuration
-        return None, error
-
-
-def _publish(
-    objects: CertificateObjects, configuration: JsonObject | None, ca_bundle: bytes
-) -> CertificateError | None:
-    if configuration is None:
-        return None
-    updated = with_ca_bundle(configuration, ca_bundle)
-    try:
-        if updated != configuration:
-            objects.write_configuration(updated)
-    except CertificateError as error:
-        return error
-    return None
 
 
 class CertificateController:
@@ -211,7 +187,7 @@ class CertificateController:
     def run_pass(self) -> float:
         """Run a pass and return the seconds until the next one. Raises nothing: errors are logged and counted."""
         try:
-            published = self._reconcile()
+            published = self._reconcile_secret() if self._objects.secret else self._publish_provided_ca()
         except CertificateError as error:
             return self._record_failure(error)
         except Exception as unexpected:  # noqa: BLE001 (logged and counted: without this thread, nothing is renewed)
@@ -228,13 +204,8 @@ class CertificateController:
         self.untrusted = ""
         return PASS_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
 
-    def _reconcile(self) -> bool:
-        """Run one pass, and return whether a caBundle had to be published."""
-        if self._objects.secret:
-            return self._reconcile_secret()
-        return self._objects.configuration is not None and self._publish_provided_ca()
-
     def _reconcile_secret(self) -> bool:
+        """Run one pass, and return whether a caBundle had to be published."""
         passed = run_pass(self._objects, self._names, self._now)
         if passed.damaged:
             self.failures[Cause.DAMAGED] += 1
@@ -253,7 +224,9 @@ class CertificateController:
         return not passed.trusted
 
     def _publish_provided_ca(self) -> bool:
-        configuration = self._objects.read_configuration() or {}
+        configuration = self._objects.read_configuration()
+        if configuration is None:
+            return False
         ca_bundle = files.ca_certificates(self._folder)
         published = set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):

@@ -47,24 +47,26 @@ UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class RetiringCA(msgspec.Struct, frozen=True):
-    """A CA that no longer signs. It stays trusted until the last leaf that it signed has expired."""
+    """A CA that no longer signs."""
 
     certificate: str
+    # The end of the trust in it: normally, when the last leaf that it signed expires.
     until: UTCTime
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A CA, its serving certificate, and the state of a rotation.
+    """The certificates of the Secret, and the state of a rotation."""
 
-    `next_ca` is published but does not sign yet. `published` is when every webhook of the configuration was first seen
-    to trust `next_ca`, or None.
-    """
-
+    # The CA that signs.
     authority: Issued
+    # The serving certificate.
     leaf: Issued
+    # The CA that will sign. It is published before.
     next_ca: Issued | None = None
+    # The time since which every webhook of the configuration trusts `next_ca`; None while one does not.
     published: datetime | None = None
+    # The CAs that signed before.
     retiring: tuple[RetiringCA, ...] = ()
 
     def ca_bundle(self) -> bytes:
@@ -87,7 +89,8 @@ class _State(msgspec.Struct):
 
 def read(secret: JsonObject) -> Bundle | InvalidBundle:
     """Decode the bundle in a Secret. The message of an InvalidBundle does not quote the content."""
-    metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
+    metadata = secret.get("metadata") or {}
+    data = secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
         return InvalidBundle(Cause.MISSING, f"{name} is empty; the first replica fills it")
@@ -143,7 +146,7 @@ def _decode(data: dict[str, bytes]) -> Bundle:
     if not key_matches(leaf):
         raise BadCertificate(f"{KEY} does not match {CERTIFICATE}")
     signing = _ca(split(data[CA]), data[CA_KEY])  # `ca.crt` contains all trusted CAs
-    return Bundle(signing, leaf, next_ca, state.published if next_ca else None, state.retiring)
+    return Bundle(signing, leaf, next_ca, state.published, state.retiring)
 
 
 def _ca(certificates: Iterable[bytes], key: bytes) -> Issued:

@@ -32,17 +32,17 @@ BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class Reloaded(Generic[T]):
-    """A value of some files, loaded again when they change.
-
-    `value` is None until the files exist. `problem` is the reason why newer files aren't used, empty otherwise.
-    """
+    """A value of some files, loaded again when they change."""
 
     def __init__(self, name: str, load: Callable[[], T], *files: Path, awaited: bool = False) -> None:
         """Load the files. Raises UnusableCertificate; if they are `awaited`, missing ones are no error."""
+        # Why newer files aren't used; empty otherwise.
         self.problem = ""
-        self._name, self._load = name, load
+        self._name = name
+        self._load = load
         self._files = tuple(map(str, files))  # each new connection asks for their state
         self._seen = self._state()
+        # None until the files exist.
         self.value: T | None = None if awaited and () in self._seen else load()
 
     def current(self, *, outdated: bool = False) -> T | None:
@@ -51,8 +51,8 @@ class Reloaded(Generic[T]):
         Unusable files leave the old value. Each call retries, because a file may be half written, or the process may
         lack file descriptors.
         """
-        found = self._state()
-        if found == self._seen and not outdated:
+        state = self._state()
+        if state == self._seen and not outdated:
             self.problem = ""
             return self.value
         try:
@@ -62,9 +62,10 @@ class Reloaded(Generic[T]):
                 log.warning("%s unusable, keeping the old one", self._name, extra={"reason": str(error)})
             self.problem = str(error)
             return self.value
-        if found != self._seen:
+        if state != self._seen:
             log.info("%s reloaded", self._name, extra={"file": self._files[0]})
-        self._seen, self.problem = found, ""
+        self._seen = state
+        self.problem = ""
         return self.value
 
     def _state(self) -> tuple[tuple[int, ...], ...]:
@@ -77,10 +78,12 @@ def client_ca(file: Path) -> Reloaded[str]:
 
 
 class Served(NamedTuple):
-    """What the server uses: its TLS context, its certificate and the CAs of clients, in PEM."""
+    """What the server uses."""
 
     context: ssl.SSLContext
+    # The serving certificate and its intermediate CAs, in PEM.
     chain: bytes
+    # The CAs of clients in PEM; empty if clients need no certificate.
     trusted: str
 
 
@@ -127,25 +130,29 @@ class ServingCertificate:
         From the expiry of the last client CA, no client is accepted. Omits an unknown one. Reads only `ca.crt`: the
         next connection or probe detects a change of the other files.
         """
-        chain, found = self._served.value.chain if self._served.value else b"", {}
+        times: dict[str, datetime] = {}
         with suppress(BadCertificate, OSError):
-            found["leaf"] = read(chain).not_after
+            chain = self._served.value.chain if self._served.value else b""
+            times["leaf"] = read(chain).not_after
             if ca := trust_anchor(chain, (self._folder / CA).read_bytes()):
-                found["ca"] = read(ca).not_after
-        cas = split(self.client_ca.value.encode()) if self.client_ca and self.client_ca.value else ()
-        return found | ({"client-ca": max(read(one).not_after for one in cas)} if cas else {})
+                times["ca"] = read(ca).not_after
+        if self.client_ca and self.client_ca.value:
+            times["client-ca"] = max(read(ca).not_after for ca in split(self.client_ca.value.encode()))
+        return times
 
     def _load(self) -> Served:
-        context, trusted = load_context(self._folder), self.client_ca.value if self.client_ca else None
+        context = load_context(self._folder)
+        trusted = (self.client_ca and self.client_ca.value) or ""
         if trusted:
             trust_clients(context, trusted)
         # If `tls.crt` was replaced in between, its state differs from the last one, and the next call loads it again.
-        return Served(context, read_file(self._folder / CERTIFICATE), trusted or "")
+        return Served(context, read_file(self._folder / CERTIFICATE), trusted)
 
 
 def load_context(folder: Path) -> ssl.SSLContext:
     """Load a folder's certificate and key into a TLS context for a server. Raises UnusableCertificate."""
-    certificate, key = folder / CERTIFICATE, folder / KEY
+    certificate = folder / CERTIFICATE
+    key = folder / KEY
     for file in certificate, key:
         read_file(file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -177,7 +184,8 @@ def temporary_folder(memory: str = MEMORY_FOLDER, disk: str | None = None) -> It
     process leaves its folder behind, and the next start removes it. Without `disk`, TMPDIR is the alternative to
     memory. Raises UnusableCertificate if neither is writable.
     """
-    owner, folder = os.getpid(), _create_folder(memory, disk)
+    owner = os.getpid()
+    folder = _create_folder(memory, disk)
     lock = _lock(folder)
     try:
         _remove_abandoned(folder.parent)

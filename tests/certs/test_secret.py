@@ -92,7 +92,7 @@ def test_a_secret_without_the_annotation_is_read_as_foreign(annotations):
 
 
 def state(**content):
-    return json.dumps({"published": None, "retiring": [], "hurry": False} | content).encode()
+    return json.dumps({"published": None, "retiring": []} | content).encode()
 
 
 RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
@@ -164,12 +164,6 @@ def test_a_certificate_with_any_flipped_bit_is_read_or_reported_as_damaged():
 def test_unknown_keys_of_the_state_are_ignored():
     found = read(changed("state.json", state(more=1, published=START.isoformat())))
     assert found == replace(WITH_NEXT_CA, published=START)
-
-
-def test_the_state_of_a_rotation_is_ignored_without_a_next_ca():
-    found = stored(SETTLED)
-    found["data"]["state.json"] = base64.b64encode(state(published=START.isoformat(), hurry=True)).decode()
-    assert read(found) == SETTLED
 
 
 def test_a_field_in_base64_is_decoded():
