@@ -28,12 +28,7 @@ LEAF_ENDS_WITH_CA = Bundle(SHORT_CA, issue_leaf(SHORT_CA, NAMES, START))
 
 RENEWAL_TIME = START + 20 * DAY
 CA_RENEWAL_TIME = START + 365 * DAY * 2 / 3
-SIGN_TIME = START + 5 * MINUTE
-
-
-def step(bundle, now=START, names=NAMES, published_cas="equal"):
-    published = (bundle.ca_bundle(),) * 2 if published_cas == "equal" else published_cas
-    return next_step(observe(bundle, published, now), now, names)
+LATER, SIGN_TIME = START + MINUTE, START + 5 * MINUTE
 
 
 def with_leaf_issued_at(now, ca=CA):
@@ -41,13 +36,9 @@ def with_leaf_issued_at(now, ca=CA):
     return replace(SETTLED, leaf=issue_leaf(ca, NAMES, now))
 
 
-ALL_EMPTY = (b"", b"")
-ONE_EMPTY = (PUBLISHED.ca_bundle(), b"")
-ONE_OF_TWO = (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle())
 NAMES_OF_ANOTHER_NAMESPACE = ("webhook.restored.svc",)
 NO_NAMES, ONE_NAME_LESS = (), NAMES[1:2]
 ONE_NAME_MORE = (*NAMES, "other.kubevirt-scheduler.svc")
-PUBLISHED_IN_FUTURE = replace(WITH_NEXT_CA, published=START + HOUR + TICK)
 FUTURE_CA = issue_ca(START + 400 * DAY)
 EXPIRED_NEXT_CA = replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY))
 FUTURE = Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY))
@@ -58,66 +49,24 @@ LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
 CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
 SHORT_CA_RENEWAL_TIME = START + 11 * DAY * 2 / 3
 
-# The bundle, what differs from START, NAMES and a published bundle, the step, its due time, and words of its reason.
 A_THIRD = "a third of the certificate's lifetime is left"
 SPREAD_IS_OVER = "every API server has had time to read the next CA"
+# The observed bundle, what differs from START and NAMES, the step, its due time, and words of its reason.
 TABLE = {
     # The lifetime of a bundle.
     "new bundle: renew is next": (SETTLED, {}, "renew", RENEWAL_TIME, A_THIRD),
     "the leaf has expired": (SETTLED, {"now": LEAF_END}, "renew", LEAF_END, "the certificate has expired"),
-    "a third of the CA's lifetime is left": (
-        NEW_LEAF,
-        {"now": CA_RENEWAL_TIME},
-        "start",
-        CA_RENEWAL_TIME,
-        "a third of the CA's lifetime is left",
-    ),
+    "new leaf, old CA": (NEW_LEAF, {"now": CA_RENEWAL_TIME}, "start", CA_RENEWAL_TIME, "third of the CA's lifetime"),
     "leaf and CA are due": (LEAF_DUE_FIRST, {"now": CA_RENEWAL_TIME}, "renew", CA_RENEWAL_TIME - DAY, A_THIRD),
     "the CA has expired": (SETTLED, {"now": CA_END}, "start", CA_END, "the CA has expired"),
     "leaf expires with its CA": (LEAF_ENDS_WITH_CA, {}, "start", SHORT_CA_RENEWAL_TIME, "of the CA's lifetime"),
     # The rotation.
-    "next CA is published in one of two webhooks": (
-        PUBLISHED,
-        {"now": SIGN_TIME, "published_cas": ONE_OF_TWO},
-        "renew",
-        SIGN_TIME + 5 * MINUTE,
-        SPREAD_IS_OVER,
-    ),
-    "next CA is published": (WITH_NEXT_CA, {}, "renew", SIGN_TIME, SPREAD_IS_OVER),
-    "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, "renew", SIGN_TIME, SPREAD_IS_OVER),
-    "spread is over": (PUBLISHED, {"now": SIGN_TIME}, "renew", SIGN_TIME, SPREAD_IS_OVER),
-    "spread, configuration unreadable": (
-        PUBLISHED,
-        {"now": SIGN_TIME, "published_cas": None},
-        "renew",
-        SIGN_TIME + 5 * MINUTE,
-        SPREAD_IS_OVER,
-    ),
-    "published an hour in the future": (
-        replace(WITH_NEXT_CA, published=START + HOUR),
-        {},
-        "renew",
-        START + HOUR + 5 * MINUTE,
-        SPREAD_IS_OVER,
-    ),
-    "published over an hour in the future": (PUBLISHED_IN_FUTURE, {}, "renew", SIGN_TIME, SPREAD_IS_OVER),
-    "leaf is due before the next CA is published": (
-        WITH_NEXT_CA,
-        {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
-        "renew",
-        RENEWAL_TIME,
-        A_THIRD,
-    ),
-    "next CA has expired": (EXPIRED_NEXT_CA, {}, "start", START, "the next CA has expired"),
-    "retiring CA is no longer needed": (
-        WITH_RETIRING_CA,
-        {"now": START + DAY},
-        "drop",
-        START + DAY,
-        "the last certificate of the old CA has expired",
-    ),
+    "next CA is not published": (WITH_NEXT_CA, {"now": LATER}, "renew", LATER + 5 * MINUTE, SPREAD_IS_OVER),
+    "next CA is published": (PUBLISHED, {"now": LATER}, "renew", SIGN_TIME, SPREAD_IS_OVER),
+    "next CA has expired": (EXPIRED_NEXT_CA, {"now": LEAF_END}, "start", LEAF_END, "the next CA has expired"),
+    "leaf is due before": (WITH_NEXT_CA, {"now": RENEWAL_TIME}, "renew", RENEWAL_TIME, A_THIRD),
+    "an old CA is left": (WITH_RETIRING_CA, {}, "drop", START + DAY, "certificate of the old CA has expired"),
     # Unexpected states.
-    "caBundles emptied outside a rotation": (SETTLED, {"published_cas": ALL_EMPTY}, "renew", RENEWAL_TIME, A_THIRD),
     "CA is not yet valid": (FUTURE, {}, "start", START, "the CA is not valid yet: the clock was set back"),
     "leaf is not yet valid": (FUTURE_LEAF, {}, "renew", START, "the certificate is not valid yet"),
     "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, "renew", START, "the CA did not sign the certificate"),
@@ -131,23 +80,22 @@ TABLE = {
 
 @pytest.mark.parametrize(("bundle", "changes", "expected", "due", "why"), TABLE.values(), ids=TABLE)
 def test_next_step_returns_the_step_its_due_time_and_the_reason(bundle, changes, expected, due, why):
-    found = step(bundle, **changes)
+    found = next_step(bundle, **{"now": START, "names": NAMES} | changes)
     assert (found.step, found.due) == (expected, due)
     assert why in found.why
 
 
-# The time of the publication
-
-LATER = START + MINUTE
 # The bundle, the caBundles that were read at LATER, and the time since which every webhook trusts the next CA.
 OBSERVED = {
     "no next CA": (SETTLED, (SETTLED.ca_bundle(),), None),
     "every caBundle has it": (WITH_NEXT_CA, (WITH_NEXT_CA.ca_bundle(),) * 2, LATER),
     "no webhooks": (WITH_NEXT_CA, (), LATER),
     "observed before": (PUBLISHED, (PUBLISHED.ca_bundle(),) * 2, START),
-    "one of two webhooks": (PUBLISHED, ONE_OF_TWO, None),
-    "one caBundle emptied": (PUBLISHED, ONE_EMPTY, None),
+    "one of two webhooks": (PUBLISHED, (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle()), None),
+    "one caBundle emptied": (PUBLISHED, (PUBLISHED.ca_bundle(), b""), None),
     "configuration unreadable": (PUBLISHED, None, None),
+    "an hour in the future": (replace(WITH_NEXT_CA, published=LATER + HOUR), (), LATER + HOUR),
+    "over an hour in the future": (replace(WITH_NEXT_CA, published=LATER + HOUR + TICK), (), LATER),
 }
 
 
