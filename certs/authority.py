@@ -50,13 +50,11 @@ class Certificate:
     """The fields of a certificate."""
 
     subject: str
-    # The DNS names and IP addresses that it is valid for.
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the DNS names and IP addresses that it is valid for
     not_before: datetime
     not_after: datetime
     is_ca: bool
-    # SHA-256, in hexadecimal.
-    fingerprint: str
+    fingerprint: str  # SHA-256, in hexadecimal
 
     def is_valid(self, now: datetime) -> bool:
         """Return whether the time is within the validity period; its end is excluded."""

@@ -26,10 +26,8 @@ class CertificateObjects:
     """The Secret that stores a bundle, and what publishes the bundle's CAs. Each method raises CertificateError."""
 
     api: ApiClient
-    # The Secret's namespace and name, if there is one.
-    secret: tuple[str, str] | None
-    # The MutatingWebhookConfiguration's name, if there is one.
-    configuration: str | None
+    secret: tuple[str, str] | None  # the Secret's namespace and name, if there is one
+    configuration: str | None  # the MutatingWebhookConfiguration's name, if there is one
 
     def read_secret(self) -> JsonObject:
         """Read the Secret."""

@@ -39,18 +39,12 @@ log = logging.getLogger("certs")
 class PassResult:
     """The result of a pass."""
 
-    # What the Secret holds now.
-    bundle: Bundle
-    # The step that was due, if there was one.
-    taken: PlannedStep | None
-    # Why a damaged Secret was replaced; empty otherwise.
-    damaged: str
-    # Whether every webhook trusted this bundle already before the pass.
-    trusted: bool
-    # Whether a webhook did not trust the signing CA before the pass, and does now.
-    repaired: bool
-    # Why the bundle is in the Secret but could not be published.
-    configuration_error: CertificateError | None
+    bundle: Bundle  # what the Secret holds now
+    taken: PlannedStep | None  # the step that was due, if there was one
+    damaged: str  # why a damaged Secret was replaced; empty otherwise
+    trusted: bool  # whether every webhook trusted this bundle already before the pass
+    repaired: bool  # whether a webhook did not trust the signing CA before the pass, and does now
+    configuration_error: CertificateError | None  # why the bundle is in the Secret but could not be published
 
 
 def run_pass(

@@ -47,10 +47,8 @@ class PlannedStep:
     """A step, and when it may be taken."""
 
     step: Step
-    # The reason, as a sentence for people.
-    why: str
-    # The earliest time.
-    due: datetime
+    why: str  # the reason, as a sentence for people
+    due: datetime  # the earliest time
 
 
 def observe(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) -> Bundle:

@@ -50,24 +50,20 @@ class RetiringCA(msgspec.Struct, frozen=True):
     """A CA that no longer signs."""
 
     certificate: str
-    # The end of the trust in it: normally, when the last leaf that it signed expires.
-    until: UTCTime
+    until: UTCTime  # the end of the trust in it: normally, when the last leaf that it signed expires
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """The certificates of the Secret, and the state of a rotation."""
 
-    # The CA that signs.
-    authority: Issued
-    # The serving certificate.
-    leaf: Issued
+    authority: Issued  # the CA that signs
+    leaf: Issued  # the serving certificate
     # The CA that will sign. It is published before.
     next_ca: Issued | None = None
     # The time since which every webhook of the configuration trusts `next_ca`; None while one does not.
     published: datetime | None = None
-    # The CAs that signed before.
-    retiring: tuple[RetiringCA, ...] = ()
+    retiring: tuple[RetiringCA, ...] = ()  # the CAs that signed before
 
     def ca_bundle(self) -> bytes:
         """Return all CAs. Their order stays the same when the next CA takes over."""

@@ -81,10 +81,8 @@ class Served(NamedTuple):
     """What the server uses."""
 
     context: ssl.SSLContext
-    # The serving certificate and its intermediate CAs, in PEM.
-    chain: bytes
-    # The CAs of clients in PEM; empty if clients need no certificate.
-    trusted: str
+    chain: bytes  # the serving certificate and its intermediate CAs, in PEM
+    trusted: str  # the CAs of clients in PEM; empty if clients need no certificate
 
 
 class ServingCertificate:

@@ -17,16 +17,11 @@ OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 class Status:
     """The content of the Secret, and the published CAs."""
 
-    # The role of each certificate in the Secret, and the certificate.
-    certificates: list[tuple[str, Certificate]]
-    # The name of each webhook, and whether its `caBundle` trusts the serving certificate.
-    webhooks: dict[str, bool]
-    # The next step of the replicas; None if the Secret isn't the webhook's own.
-    next: PlannedStep | None
-    # What is wrong, and what to do; empty without a problem.
-    problem: str
-    # Which webhooks don't have the CAs of the Secret, and what to do; empty without any.
-    difference: str
+    certificates: list[tuple[str, Certificate]]  # the role of each certificate in the Secret, and the certificate
+    webhooks: dict[str, bool]  # the name of each webhook, and whether its `caBundle` trusts the serving certificate
+    next: PlannedStep | None  # the next step of the replicas; None if the Secret isn't the webhook's own
+    problem: str  # what is wrong, and what to do; empty without a problem
+    difference: str  # which webhooks don't have the CAs of the Secret, and what to do; empty without any
 
 
 def read_status(objects: CertificateObjects, now: datetime) -> Status:
