@@ -1,12 +1,13 @@
 # The image contains Python, the packages of requirements.lock, and this project. Its user can't write any file, and it
 # has no package installer. `make image` builds it; see docs/development/image.md.
 
-# Debian 13 ships Python 3.13, so the tests can build on the same base without a registry (tests/support/image.py).
-# The tag follows the security fixes of Debian and Python; a digest pins the base instead.
-ARG BASE=docker.io/library/python:3.13-slim-trixie
+# Debian 13 ships Python 3.13, so the tests can build on the same base without a registry (tests/image/image.py).
+# The tag follows the security fixes of Debian and Python. `make image` replaces it by BASE. Not an ARG: Dependabot reads
+# only the names in FROM lines (https://github.com/dependabot/dependabot-core/issues/2057).
+FROM docker.io/library/python:3.13-slim-trixie AS base
 
 
-FROM ${BASE} AS build
+FROM base AS build
 WORKDIR /build
 # A fixed hash seed makes builds reproducible: a .pyc stores sets in the order of their hashes.
 ENV PYTHONHASHSEED=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -34,7 +35,7 @@ RUN tools/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation --whee
 RUN tools/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/kubevirt-scheduler
 
 
-FROM ${BASE}
+FROM base
 # Compiles the standard library too: slim images lack its .pyc files, and Python can't add them on a read-only root.
 RUN find / -xdev \( -path '*-packages/pip*' -o -path '*-packages/setuptools*' -o -path '*/bin/pip*' \
     -o -path '*/ensurepip' -o -path '*/share/python-wheels' \) -prune -exec rm -rf {} + \

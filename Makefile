@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-oldest test-unit mutants check format docs lock image test-image package bench clean
+.PHONY: help venv demo playground test test-oldest test-unit mutants check format docs lock image test-image package push-charts bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,7 @@ step = @echo '· $(1)'; $(2)
 mutants: venv ## change one operator or constant of FILE at a time, and list the changes that no test catches
 	@$(BIN)/python -m tests.support.mutants $(FILE) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
-check: venv ## check format, lint, types, layers, laws, words, Dockerfile, imports of tests, spelling, known vulnerabilities
+check: venv $(GO) ## check format, lint, types, layers, laws, words, Dockerfile, workflows, imports of tests, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
@@ -81,6 +81,7 @@ check: venv ## check format, lint, types, layers, laws, words, Dockerfile, impor
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
 	$(call step,words,$(BIN)/pytest -qq tests/test_words.py)
 	$(call step,Dockerfile,$(BIN)/hadolint Dockerfile)
+	$(call step,workflows,"$$($(BIN)/python -m tests.support.controlplane.build actionlint)")
 	$(call step,imports of tests,$(BIN)/pytest -qq --collect-only >$(VENV)/collected || { tail -40 $(VENV)/collected; false; })
 	$(call step,spelling,$(BIN)/codespell)
 	$(call step,known vulnerabilities,$(BIN)/python .ci/audit.py requirements-dev.lock)
@@ -122,8 +123,8 @@ image: ## build the image with docker, podman or buildah; IMAGE= sets its name, 
 	docker) stamp=;; \
 	*) stamp=--timestamp=$(EPOCH);; \
 	esac; \
-	set -x; $$engine build $$stamp --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $(LABELS) \
-	$(if $(BASE),--build-arg BASE='$(BASE)') --tag '$(IMAGE)' $(IMAGE_ARGS) .
+	set -x; sed '$(if $(BASE),s|^FROM .* AS base$$|FROM $(BASE) AS base|)' Dockerfile | \
+	$$engine build --file - $$stamp --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $(LABELS) --tag '$(IMAGE)' $(IMAGE_ARGS) .
 
 test-image: venv ## build the image and run it as a pod would; needs root, buildah and mmdebstrap
 	$(BIN)/pytest tests/image/test_image.py $(ARGS)
@@ -146,6 +147,15 @@ package: venv ## build the release's files in dist/: charts, SBOM, kubectl plugi
 	$(BIN)/python .ci/plugin.py $(addprefix --platform=,$(PLATFORMS))
 	$(BIN)/python .ci/package.py --version='$(VERSION)' --image='$(IMAGE)' --digest='$(DIGEST)' --source='$(SOURCE)' \
 	--downloads='$(DOWNLOADS)' --helm='$(HELM)'
+
+# make push-charts CHARTS=oci://registry.example/charts. Prints each chart with its digest, to sign it.
+CHARTS ?=
+HELM_ARGS ?=
+
+push-charts: ## push the charts in dist/ to the registry folder CHARTS
+	@for chart in dist/*.tgz; do \
+	pushed=$$($(HELM) push "$$chart" '$(CHARTS)' $(HELM_ARGS) 2>&1) || { echo "$$pushed" >&2; exit 1; }; \
+	echo "$$pushed" | awk '/^Pushed:/ { sub(/:[^:]*$$/, "", $$2); name = $$2 } /^Digest:/ { print name "@" $$2 }'; done
 
 bench: venv ## run every benchmark
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

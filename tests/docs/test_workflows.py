@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -14,8 +14,8 @@ import yaml
 
 from tests.support.paths import ROOT
 
-CHECK = "python3 .ci/pins.py --check"
-WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yaml"))
+WORKFLOWS = CI, RELEASE = sorted(ROOT.glob(".github/workflows/*.yaml"))
+COMMIT = "0123456789" * 4
 
 
 def steps(workflow: Path) -> list[dict[str, Any]]:
@@ -30,53 +30,76 @@ def test_a_step_runs_one_command_and_each_make_target_exists(workflow: Path) -> 
     assert {found for command in commands for found in re.findall(r"^make ([a-z-]+)", command)} <= targets
 
 
-def pins() -> Any:
-    spec = importlib.util.spec_from_file_location("pins", ROOT / ".ci/pins.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-COMMIT, DIGEST = "0123456789" * 4, f"sha256:{'0123456789abcdef' * 4}"
-TAGS = "      - uses: owner/action/part@v1\n      image: debian:trixie\nARG BASE=registry.example:5000/python:3.13\n"
-PINS = (
-    f"      - uses: owner/action/part@{COMMIT} # v1\n      image: debian:trixie@{DIGEST}\n"
-    f"ARG BASE=registry.example:5000/python:3.13@{DIGEST}\n"
-)
-
-
-def test_each_tag_is_found_and_pinned_and_a_pin_follows_its_tag() -> None:
-    assert [line for line, _ in pins().unpinned(TAGS)] == [1, 2, 3]
-    assert list(pins().unpinned(PINS)) == []
-    asked: list[tuple[str, str]] = []
-    commit_of, digest_of = (lambda *what, pin=pin: asked.append(what) or pin for pin in (COMMIT, DIGEST))
-    assert pins().pinned(TAGS, commit_of, digest_of) == PINS
-    assert asked == [("owner/action/part", "v1"), ("debian", "trixie"), ("registry.example:5000/python", "3.13")]
-    older = PINS.replace("0123", "3210")
-    assert pins().pinned(older, lambda *_: COMMIT, lambda *_: DIGEST) == PINS
-
-
-def test_each_action_is_pinned_and_the_check_fails_on_each_image_that_is_not() -> None:
-    unpinned = [what for file in pins().FILES for _, what in pins().unpinned(file.read_text())]
-    assert [what for what in unpinned if what.startswith("uses")] == []
-    run = subprocess.run(
-        [sys.executable, ".ci/pins.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (run.returncode, len(run.stderr.splitlines())) == ((1, len(unpinned) + 1) if unpinned else (0, 0))
-    assert all(what in run.stderr for what in unpinned)
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.stem)
-def test_a_workflow_checks_the_pins_before_it_runs_anything_of_an_image(workflow: Path) -> None:
-    first_job = next(iter(yaml.safe_load(workflow.read_text())["jobs"].values()))
-    assert next(step["run"] for step in first_job["steps"] if "run" in step) == CHECK
+def test_each_action_is_pinned_to_a_commit_with_its_tag_beside_it(workflow: Path) -> None:
+    references = re.findall(r"uses: (.*)", workflow.read_text())
+    assert references
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", reference) for reference in references)
+
+
+def test_a_pull_request_runs_privileged_without_secrets_and_with_a_token_that_only_reads() -> None:
+    text = CI.read_text()
+    workflow = yaml.safe_load(text)
+    assert set(workflow[True]) == {"push", "pull_request"}  # YAML 1.1 reads `on` as true
+    assert workflow["permissions"] == {"contents": "read"}
+    assert not any("permissions" in job for job in workflow["jobs"].values())
+    assert "secrets." not in text
+    (checkout,) = (step for step in steps(CI) if step.get("uses", "").startswith("actions/checkout@"))
+    assert checkout["with"]["persist-credentials"] is False
+
+
+def test_a_first_push_and_a_first_tag_need_no_configuration() -> None:
+    """Each variable and secret has a default, and no base image needs a digest that someone wrote."""
+    settings = re.findall(r"\$\{\{ (?:vars|secrets)\.[^}]*", "".join(map(Path.read_text, WORKFLOWS)))
+    assert len(settings) == 3
+    assert all("||" in setting for setting in settings)
+    files = [*WORKFLOWS, ROOT / "Dockerfile"]
+    assert not any(re.search("sha256:[0-9a-f]", file.read_text()) for file in files)
+
+
+def test_dependabot_can_read_the_base_image() -> None:
+    """It reads the name and the tag of a FROM line, but no variable."""
+    stages = re.findall(r"^FROM (.*)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.\d+-slim-\w+ AS base", stages[0])
+    assert [line.split()[0] for line in stages[1:]] == ["base", "base"]
+
+
+def provenance(base: str) -> subprocess.CompletedProcess[str]:
+    ref = "refs/tags/v0.1.0"
+    environment = {
+        "GITHUB_SERVER_URL": "https://git.example",
+        "GITHUB_REPOSITORY": "owner/name",
+        "GITHUB_REF": ref,
+        "GITHUB_SHA": COMMIT,
+        "GITHUB_WORKFLOW_REF": f"owner/name/.github/workflows/release.yaml@{ref}",
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_RUN_ATTEMPT": "1",
+    }
+    command = [sys.executable, ROOT / ".ci/provenance.py", base]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_provenance_names_the_commit_and_the_digest_of_the_base_image() -> None:
+    predicate = json.loads(provenance(f"docker.io/library/python:3.13-slim-trixie@sha256:{COMMIT}").stdout)
+    assert predicate["buildDefinition"]["resolvedDependencies"] == [
+        {"uri": "git+https://git.example/owner/name@refs/tags/v0.1.0", "digest": {"gitCommit": COMMIT}},
+        {"uri": "docker://docker.io/library/python:3.13-slim-trixie", "digest": {"sha256": COMMIT}},
+    ]
+    workflow = predicate["buildDefinition"]["externalParameters"]["workflow"]
+    assert workflow["path"] == ".github/workflows/release.yaml"
+    identity = "https://git.example/owner/name/.github/workflows/release.yaml@refs/tags/v0.1.0"
+    assert predicate["runDetails"]["builder"]["id"] == identity
+
+
+def test_there_is_no_provenance_of_a_base_image_without_a_digest() -> None:
+    run = provenance("docker.io/library/python:3.13-slim-trixie")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "has no digest" in run.stderr
 
 
 def test_only_the_step_that_uses_a_secret_gets_it() -> None:
-    workflow = yaml.safe_load(WORKFLOWS[1].read_text())
+    workflow = yaml.safe_load(RELEASE.read_text())
     assert "secrets." not in str(workflow["env"])
-    users = [step for step in steps(WORKFLOWS[1]) if "secrets." in str(step)]
+    users = [step for step in steps(RELEASE) if "secrets." in str(step)]
     assert users
     assert all(f"${name}" in step["run"] for step in users for name in step["env"])

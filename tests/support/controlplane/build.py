@@ -39,6 +39,9 @@ HELM3 = "helm.sh/helm/v3/cmd/helm"
 # cert-manager is a separate module too, with its own main package in this repository.
 CERT_MANAGER_MODULE = MODULE.parent / "cert_manager"
 CERT_MANAGER, CERT_MANAGER_CRDS = "cert-manager", "cert-manager-crds.yaml"
+# Small programs of the checks and of a few tests.
+TOOLS_MODULE = MODULE.parent / "tools"
+TOOLS = {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint", "krew": "sigs.k8s.io/krew/cmd/krew"}
 # `go build` names a program after the last folder of its package.
 BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager"}
 Source = str | Callable[[], str]  # of a file to be cached: its Go package, or what returns its content
@@ -162,7 +165,10 @@ def _linker_flags(module: Path) -> str:
     refuses every chart with a kubeVersion. The linker ignores a stamp for a variable that a program doesn't have.
     """
     # The first match counts: a `replace` at the top of go.mod takes precedence.
-    minor, patch = re.findall(r"k8s\.io/client-go v0\.(\d+)\.(\d+)", (module / "go.mod").read_text())[0]
+    found = re.search(r"k8s\.io/client-go v0\.(\d+)\.(\d+)", (module / "go.mod").read_text())
+    if not found:
+        return "-s -w"
+    minor, patch = found.groups()
     stamps = {f"k8s.io/component-base/version.git{key}": value for key, value in (("Major", "1"), ("Minor", minor))}
     stamps["k8s.io/component-base/version.gitVersion"] = f"v1.{minor}.{patch}"
     for package in "chartutil", "lint/rules":
@@ -207,13 +213,15 @@ def _print_progress(text: str, end: str = "\n") -> None:
 RARE: dict[str, tuple[Path, Sources]] = {
     "helm3": (HELM3_MODULE, {"helm3": HELM3}),
     CERT_MANAGER: (CERT_MANAGER_MODULE, {CERT_MANAGER: ".", CERT_MANAGER_CRDS: _crds}),
+    **{name: (TOOLS_MODULE, {name: package}) for name, package in TOOLS.items()},
 }
 
 if __name__ == "__main__":
     try:
-        paths = list(binaries().values())
-        if os.environ.get("CI"):
-            paths += [path for name in RARE for path in rare(name).values()]
+        names = sys.argv[1:]
+        paths = [] if names else list(binaries().values())
+        for name in names or (RARE if os.environ.get("CI") else ()):
+            paths += rare(name).values()
         print(*paths, sep="\n")
     except BuildError as error:
         sys.exit(f"build.py: {error}")
