@@ -6,15 +6,20 @@ import json
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from tests.support.paths import ROOT
+from tests.support.controlplane import build
+from tests.support.paths import DOCS, ROOT
+from webhook.cli import commands
 
 WORKFLOWS = CI, RELEASE = sorted(ROOT.glob(".github/workflows/*.yaml"))
+DEPENDABOT = ROOT / ".github/dependabot.yml"
 COMMIT = "0123456789" * 4
 
 
@@ -95,6 +100,38 @@ def test_there_is_no_provenance_of_a_base_image_without_a_digest() -> None:
     run = provenance("docker.io/library/python:3.13-slim-trixie")
     assert (run.returncode, run.stdout) == (1, "")
     assert "has no digest" in run.stderr
+
+
+def test_dependabot_reads_the_folders_of_all_test_programs_and_knows_their_tools() -> None:
+    updates = {entry["package-ecosystem"]: entry for entry in yaml.safe_load(DEPENDABOT.read_text())["updates"]}
+    assert updates.keys() == {"docker", "github-actions", "gomod", "pip"}
+    # A replaced module is never updated, and the oldest Kubernetes must stay.
+    modules = set(ROOT.glob("tests/support/*/go.mod")) - {build.OLDEST_MODULE / "go.mod"}
+    assert {ROOT / folder[1:] / "go.mod" for folder in updates["gomod"]["directories"]} == modules
+    tools = {
+        tool
+        for module in modules
+        for block in re.findall(r"^tool (\(.*?\)|\S+)", module.read_text(), re.MULTILINE | re.DOTALL)
+        for tool in re.findall(r"[\w./-]+", block)
+    }
+    allowed = [entry.get("dependency-name", "direct") for entry in updates["gomod"]["allow"]]
+    assert len(tools) > 8
+    unknown = [tool for tool in tools if not any(fnmatch(tool, f"{name}*") for name in allowed)]
+    assert all(tool.startswith("k8s.io/kubernetes/") for tool in unknown)
+    assert not [name for name in allowed if name != "direct" and not any(fnmatch(tool, f"{name}*") for tool in tools)]
+
+
+def test_the_issue_form_asks_for_commands_that_print_json_and_says_what_a_snapshot_contains() -> None:
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/problem.yml").read_text())
+    labels = [part["attributes"].get("label", "") for part in form["body"]]
+    asked = [label.split()[1] for label in labels if label.startswith("kubevirt-scheduler ")]
+    assert asked == ["version", "doctor", "explain"]
+    assert all("json" in CliRunner().invoke(commands, [name, "--help"]).output for name in asked)
+    page = " ".join((DOCS / "reference/commands.md").read_text().split())
+    description = " ".join(form["body"][-1]["attributes"]["description"].split())
+    for kept in "names, labels, claims, scheduling constraints, resources and states", "no cloud-init data":
+        assert kept in page
+        assert kept in description
 
 
 def test_only_the_step_that_uses_a_secret_gets_it() -> None:
