@@ -8,7 +8,6 @@ import hashlib
 import re
 import shutil
 import subprocess
-from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,22 +78,23 @@ def chart_metadata(metadata: dict[str, Any], release: Release) -> dict[str, Any]
     return metadata | {"annotations": metadata["annotations"] | texts}
 
 
-def with_icon(release: Release) -> dict[str, Any]:
-    """Return the icon and the sources of both charts."""
-    icon = "data:image/svg+xml;base64," + b64encode((CHART / "icon.svg").read_bytes()).decode()
-    return {"icon": icon, "home": release.source, "sources": [release.source]}
-
-
-def with_image(values: str, release: Release) -> str:
-    """Return values.yaml with the image and its digest as defaults. The comments stay."""
-    head, mark, rest = values.partition("\nimage:\n")
-    for key, value in (release.image | {"digest": release.digest}).items():
+def with_defaults(values: str, section: str, defaults: dict[str, str]) -> str:
+    """Return values.yaml with other defaults in a section. The comments stay."""
+    head, mark, rest = values.partition(f"\n{section}:\n")
+    for key, value in defaults.items():
         rest, count = re.subn(
             rf"^(  {key}: ).*$", lambda found, value=value: found[1] + f'"{value}"', rest, count=1, flags=re.MULTILINE
         )
         if count != 1:
-            raise SystemExit(f"values.yaml has no image.{key}")
+            raise SystemExit(f"values.yaml has no {section}.{key}")
     return head + mark + rest
+
+
+def released_values(values: str, release: Release) -> str:
+    """Return values.yaml with the released image, and the runbooks of this version."""
+    runbooks = f"{release.source}/blob/v{release.version}/docs/runbooks/README.md"
+    values = with_defaults(values, "image", release.image | {"digest": release.digest})
+    return with_defaults(values, "prometheusRule", {"runbookUrl": runbooks})
 
 
 def package_charts(release: Release, helm: str, out: Path) -> None:
@@ -103,10 +103,11 @@ def package_charts(release: Release, helm: str, out: Path) -> None:
         for chart in CHART, SECONDARY_CHART:
             copy = Path(shutil.copytree(chart, Path(scratch, chart.name)))
             shutil.copy(ROOT / LICENSE, copy)
-            metadata = yaml.safe_load((copy / "Chart.yaml").read_text()) | with_icon(release)
+            metadata = yaml.safe_load((copy / "Chart.yaml").read_text())
+            metadata |= {"home": release.source, "sources": [release.source]}
             if chart == CHART:
                 metadata = chart_metadata(metadata, release)
-                (copy / "values.yaml").write_text(with_image((copy / "values.yaml").read_text(), release))
+                (copy / "values.yaml").write_text(released_values((copy / "values.yaml").read_text(), release))
             (copy / "Chart.yaml").write_text(yaml.safe_dump(metadata, sort_keys=False, width=1000))
             subprocess.run([helm, "package", str(copy), f"--destination={out}"], check=True)
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support import needs
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, alert_rules, find_one, render
 from tests.support.paths import DOCS
 from webhook.placement.reasons import GUARD_REASONS, Subject
 from webhook.serving.telemetry.metrics import possible_labels
@@ -283,6 +283,35 @@ def test_each_alert_has_a_severity_a_summary_with_its_cause_and_a_link_to_its_he
         anchor = alert["alert"].lower()
         assert alert["annotations"]["runbook_url"] == f"docs/runbooks/README.md#{anchor}"
         assert configured["annotations"]["runbook_url"] == f"{page}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "alert", "condition"),
+    [
+        ("apart", 0.3, "VMsApart", r"\) > 0\.3$"),
+        ("softened", 0.5, "Softened", r" > 0\.5 and .* >= 5"),
+        ("slowSeconds", 0.05, "Slow", r"histogram_quantile.* > 0\.05, "),
+        ("certificateDays", 30, "CertificateExpiring", r'certificate="leaf"}\) < 2592000$'),
+    ],
+)
+def test_a_threshold_replaces_that_of_its_alert(threshold: str, value: float, alert: str, condition: str) -> None:
+    values = {"prometheusRule": {"enabled": True, "thresholds": {threshold: value}}}
+    changed, default = (
+        [rule["expr"] for rule in alert_rules(render(each)) if rule["alert"] == f"KubevirtScheduler{alert}"]
+        for each in (values, {"prometheusRule": {"enabled": True}})
+    )
+    assert [bool(re.search(condition, expr, re.MULTILINE)) for expr in changed].count(True) == 1
+    assert not any(re.search(condition, expr, re.MULTILINE) for expr in default)
+
+
+def test_labels_reach_each_alert_but_replace_no_severity_and_a_namespace_moves_only_the_object() -> None:
+    own = {"alertLabels": {"team": "storage", "severity": "page"}, "namespace": "monitoring"}
+    objects = render({"prometheusRule": {"enabled": True} | own})
+    assert all(rule["labels"]["team"] == "storage" for rule in alert_rules(objects))
+    assert {rule["labels"]["severity"] for rule in alert_rules(objects)} == {"critical", "warning", "info"}
+    assert find_one(objects, "PrometheusRule")["metadata"]["namespace"] == "monitoring"
+    default = alert_rules(render({"prometheusRule": {"enabled": True}}))
+    assert [rule["expr"] for rule in alert_rules(objects)] == [rule["expr"] for rule in default]
 
 
 def test_the_runbooks_have_a_heading_for_each_alert_and_list_its_severities_and_causes() -> None:

@@ -27,6 +27,7 @@ EVERYTHING: Object = {
 CONTEXTS: dict[str, Object] = {
     "certificates.source": {},
     "hostNetwork": {},
+    "podDisruptionBudget.minAvailable": {"replicas": 3},
     "networkPolicy.enabled": {"networkPolicy": {"apiServers": ["192.0.2.0/28"]}},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
 }

@@ -108,7 +108,7 @@ def test_values_unrelated_to_replicas_and_a_new_chart_version_do_not_restart_the
     unrelated = {
         "dashboard": {"enabled": True},
         "webhook": {"timeoutSeconds": 5},
-        "service": {"sessionAffinity": {"timeoutSeconds": 600}},
+        "service": {"sessionAffinity": {"enabled": False}},
         "commonAnnotations": {"team": "storage"},
         "test": {"namespace": "shop"},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import runpy
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import pytest
 import yaml
 
 from tests.support.controlplane import build
-from tests.support.helm_chart import CHART, NAME, container, find_one, helm
-from tests.support.paths import ROOT, SECONDARY_CHART
+from tests.support.helm_chart import CHART, NAME, alert_rules, container, find_one, helm
+from tests.support.paths import DOCS, ROOT, SECONDARY_CHART
 from webhook import __version__
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
@@ -53,6 +54,21 @@ def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
     objects = [each for each in yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE)) if each]
     image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
     assert container(find_one(objects, "Deployment"))["image"] == image
+
+
+@pytest.mark.parametrize("chart", [CHART, SECONDARY_CHART], ids=lambda chart: chart.name)
+def test_a_chart_passes_helm_lint_without_a_remark(chart: Path) -> None:
+    assert "[INFO]" not in helm("lint", "--strict", chart)
+
+
+def test_the_alerts_of_the_packaged_chart_link_to_the_runbooks_of_its_version(dist: Path) -> None:
+    objects = yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE, "--set=prometheusRule.enabled=true"))
+    page, anchors = f"{SOURCE}/blob/v{__version__}/docs/runbooks/README.md#", set()
+    for rule in alert_rules([each for each in objects if each]):
+        assert rule["annotations"]["runbook_url"].startswith(page)
+        anchors.add(rule["annotations"]["runbook_url"].removeprefix(page))
+    headings = re.findall(r"^### (\w+)$", (DOCS / "runbooks/README.md").read_text(), re.MULTILINE)
+    assert anchors == set(map(str.lower, headings))
 
 
 @pytest.mark.parametrize("chart", [CHART, SECONDARY_CHART], ids=lambda chart: chart.name)

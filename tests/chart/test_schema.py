@@ -12,6 +12,7 @@ from tests.support.helm_chart import (
     HelmError,
     default_value,
     default_values,
+    find_one,
     leaf_paths,
     render,
 )
@@ -64,8 +65,10 @@ def test_a_parent_chart_can_include_this_chart() -> None:
     render({"global": {"anything": 1}, "enabled": True})
 
 
-@pytest.mark.parametrize(
-    ("timeout", "interval"), [("30s", "30s"), ("500ms", "1s"), ("1m", "60s"), ("59m", "1h"), ("", "1ms")]
-)
-def test_a_scrape_timeout_up_to_the_interval_is_accepted(timeout: str, interval: str) -> None:
-    assert render({"serviceMonitor": {"enabled": True, "scrapeTimeout": timeout, "interval": interval}})
+@pytest.mark.parametrize(("replicas", "least"), [(2, 1), (2, "50%"), (3, 2), (3, "51%"), (10, "90%"), (1, "")])
+def test_a_drain_that_can_end_is_accepted(replicas: int, least: int | str) -> None:
+    budget = find_one(
+        render({"replicas": replicas, "podDisruptionBudget": {"minAvailable": least}}), "PodDisruptionBudget"
+    )
+    assert budget["spec"].items() >= ({"minAvailable": least} if least else {"maxUnavailable": 1}).items()
+    assert len({"minAvailable", "maxUnavailable"} & set(budget["spec"])) == 1

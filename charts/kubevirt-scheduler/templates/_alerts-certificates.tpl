@@ -5,10 +5,10 @@
 {{- $self := eq .Values.certificates.source "self" }}
 {{- $clientCA := include "kubevirt-scheduler.clientCA" . }}
 {{- /* The seconds that are left when an alert fires.
-  leaf: it is valid for 30 days and renewed when a third is left. The alerts fire at a quarter, and at the length of a weekend.
+  leaf: the webhook's is valid for 30 days and renewed when a third is left. By default, the alerts fire at a quarter, and at the length of a weekend.
   ca: it is valid for a year and rotated when a third is left. The alerts fire at a quarter, and at the lifetime of a leaf, which never outlives it.
   client-ca: a rotation needs a new certificate on each control-plane node. After the expiry of the last one, the webhook accepts no API server. */}}
-{{- $warning := dict "leaf" 648000 }}
+{{- $warning := dict "leaf" (mulf 86400 .Values.prometheusRule.thresholds.certificateDays | int) }}
 {{- $critical := dict "leaf" 172800 }}
 {{- if $self }}
 {{- $_ := set $warning "ca" 7884000 }}

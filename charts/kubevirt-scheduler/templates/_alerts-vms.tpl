@@ -32,10 +32,11 @@
       restart the replica.
 {{- $starts := printf "kubevirt_scheduler_decisions_total{%s,subject=\"vm\",action=\"inject\",mode=\"required\"" $of }}
 {{- $reasons := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|PodAffinity|Released|StartFailed|Unjudged" }}
+{{- $softened := .Values.prometheusRule.thresholds.softened }}
 {{- $refused := printf "sum(increase(%s,reason=~%q}[1h]))" $starts $reasons }}
 {{- $all := printf "sum(increase(%s,reason=~%q}[1h]))" $starts (printf "CoScheduled|%s" $reasons) }}
 {{- /* Five starts, so that a single VM on a quiet cluster doesn't fire the alert. */}}
-{{- $causes := list "guard" (printf "%s / %s > 0.25 and %s >= 5" $refused $all $refused) }}
+{{- $causes := list "guard" (printf "%s / %s > %v and %s >= 5" $refused $all $softened $refused) }}
 {{- if $releases }}
 {{- /* Releases are rare: a node or share-manager must change between a pod's creation and its binding. */}}
 {{- $causes = concat $causes (list "released" (printf "sum by (reason) (increase(kubevirt_scheduler_released_total{%s}[1h])) > 5" $of)) }}
@@ -49,14 +50,14 @@
   annotations:
     summary: Many VMs only prefer the node of their share-manager ({{ `{{ $labels.cause }}{{ with $labels.reason }}, {{ . }}{{ end }}` }}).
     description: >-
-      These VMs may run apart from their storage. `guard`: within an hour, the node guard refused the pin for more than a quarter of the VMs that
-      started; the label `reason` of kubevirt_scheduler_decisions_total has the cause, often full nodes.
+      These VMs may run apart from their storage. `guard`: within an hour, the node guard refused the pin for more than {{ mulf 100 $softened }} % of the VMs
+      that started; the label `reason` of kubevirt_scheduler_decisions_total has the cause, often full nodes.
       {{- if $releases }} `released`: the webhook released more than five pinned VMs within an hour, and each starts about a minute late.{{ end }}
 - alert: KubevirtSchedulerVMsApart
   # Each replica exports the whole fleet, hence `max`.
   expr: >-
     max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Apart",opted_in="true"})
-    / (max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Apart",opted_in="true"}) + max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Together",opted_in="true"})) > 0.1
+    / (max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Apart",opted_in="true"}) + max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Together",opted_in="true"})) > {{ .Values.prometheusRule.thresholds.apart }}
   for: 6h
   labels:
     severity: info

@@ -32,7 +32,7 @@
     summary: The webhook decides with {{ `{{ $labels.resource }}` }} that are minutes old ({{ `{{ $labels.cause }}` }}).
     description: "{{ `{{ $labels.pod }}` }} gets no events from the API server. Check its log, and the network between them."
 {{- /* A decision takes a millisecond. If one in a hundred takes a tenth of a second, something delays it. */}}
-{{- $slow := printf "histogram_quantile(0.99, sum by (le) (rate(kubevirt_scheduler_decision_duration_seconds_bucket{%s}[10m]))) > 0.1" $of }}
+{{- $slow := printf "histogram_quantile(0.99, sum by (le) (rate(kubevirt_scheduler_decision_duration_seconds_bucket{%s}[10m]))) > %v" $of .Values.prometheusRule.thresholds.slowSeconds }}
 {{- /* A turn takes some milliseconds. Meanwhile no other review gets a response; after 10 s the probes fail. */}}
 {{- $blocked := printf "max(kubevirt_scheduler_loop_longest_turn_seconds{%s}) > 0.5" $of }}
 - alert: KubevirtSchedulerSlow

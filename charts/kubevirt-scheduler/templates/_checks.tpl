@@ -9,9 +9,7 @@
     {{- fail (printf "extraEnv: the chart already sets %s. Set it under `settings` instead." .name) }}
   {{- end }}
 {{- end }}
-{{- if ge (int .Values.shutdown.preStopSeconds) (int .Values.shutdown.gracePeriodSeconds) }}
-  {{- fail (printf "shutdown: preStopSeconds %v leaves no time of gracePeriodSeconds %v for open requests. Raise gracePeriodSeconds." .Values.shutdown.preStopSeconds .Values.shutdown.gracePeriodSeconds) }}
-{{- end }}
+{{- include "kubevirt-scheduler.checks.drains" . }}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
   {{- fail "serviceAccount: with create=false, serviceAccount.name must be set. Name an account that exists." }}
 {{- end }}
@@ -29,7 +27,16 @@
 {{- if and .Values.tls.clientCA.configMap .Values.tls.clientCA.secret }}
   {{- fail "tls.clientCA: configMap and secret are both set, and the client CA comes from one of them. Empty the other." }}
 {{- end }}
-{{- include "kubevirt-scheduler.checks.serviceMonitor" . }}
+{{- end }}
+
+{{/* Kubernetes rounds a percentage up. */}}
+{{- define "kubevirt-scheduler.checks.drains" -}}
+{{- with .Values.podDisruptionBudget.minAvailable | toString }}
+  {{- $left := hasSuffix "%" . | ternary (mulf $.Values.replicas (divf (trimSuffix "%" . | float64) 100) | ceil) (trimSuffix "%" . | float64) }}
+  {{- if ge $left (float64 $.Values.replicas) }}
+    {{- fail (printf "podDisruptionBudget.minAvailable: %s of %v replicas leaves none to evict, and a drain would never end. Lower it, or raise replicas." . $.Values.replicas) }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "kubevirt-scheduler.checks.networkPolicy" -}}
@@ -100,21 +107,6 @@
   {{- end }}
   {{- if and (ne .source "cert-manager") .issuerRef.name }}
     {{- fail (printf "certificates.issuerRef: only source=cert-manager uses it, and source is %s. Change one of the two." .source) }}
-  {{- end }}
-{{- end }}
-{{- end }}
-
-{{/* Milliseconds of a duration such as 30s. */}}
-{{- define "kubevirt-scheduler.milliseconds" -}}
-{{- $unit := regexFind "[a-z]+$" . -}}
-{{- mul (trimSuffix $unit . | int) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit) -}}
-{{- end }}
-
-{{/* The Prometheus operator ignores such a ServiceMonitor. */}}
-{{- define "kubevirt-scheduler.checks.serviceMonitor" -}}
-{{- with .Values.serviceMonitor }}
-  {{- if and .scrapeTimeout (gt (include "kubevirt-scheduler.milliseconds" .scrapeTimeout | int) (include "kubevirt-scheduler.milliseconds" .interval | int)) }}
-    {{- fail (printf "serviceMonitor.scrapeTimeout: %s is longer than the interval, %s. Shorten it, or lengthen serviceMonitor.interval." .scrapeTimeout .interval) }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -92,6 +92,7 @@ admissionReviewVersions: [v1]
 # The webhook writes Events, but not for dry runs.
 sideEffects: NoneOnDryRun
 matchPolicy: Equivalent
-reinvocationPolicy: {{ .Values.webhook.reinvocationPolicy }}
+# A later webhook's change may invalidate the pin.
+reinvocationPolicy: IfNeeded
 timeoutSeconds: {{ .Values.webhook.timeoutSeconds }}
 {{- end }}

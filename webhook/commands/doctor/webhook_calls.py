@@ -126,7 +126,7 @@ def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Resu
     if later and any(text(webhook, "reinvocationPolicy") != "IfNeeded" for webhook in found.webhooks):
         yield warning(
             f"the API server calls other webhooks for pods after this one: {len(later)} ({listed(sorted(later))})",
-            "Set webhook.reinvocationPolicy to IfNeeded, so that this webhook checks their changes.",
+            "Set reinvocationPolicy: IfNeeded, as the chart does, so that this webhook checks their changes.",
         )
     else:
         yield ok(f"no other webhook changes pods unseen; {len(later)} are called after this one")
