@@ -126,8 +126,8 @@ image: ## build the image with docker, podman or buildah; IMAGE= sets its name, 
 	set -x; sed '$(if $(BASE),s|^FROM .* AS base$$|FROM $(BASE) AS base|)' Dockerfile | \
 	$$engine build --file - $$stamp --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $(LABELS) --tag '$(IMAGE)' $(IMAGE_ARGS) .
 
-test-image: venv ## build the image and run it as a pod would; needs root, buildah and mmdebstrap
-	$(BIN)/pytest tests/image/test_image.py $(ARGS)
+test-image: venv ## build the image, run it as a pod would, and try a release; needs root, buildah and mmdebstrap
+	$(BIN)/pytest tests/image $(ARGS)
 
 # make package IMAGE=registry.example/kubevirt-scheduler:1 DIGEST=sha256:... SOURCE=https://... Push the image first: then DIGEST is
 # known, and the SBOM describes what nodes pull. DOWNLOADS is where dist/ is published, PLATFORMS the plugin's, such as linux-amd64.

@@ -37,6 +37,11 @@ class Release:
     downloads: str
 
     @property
+    def pages(self) -> str:
+        """The URL of this version's files in the published source."""
+        return f"{self.source}/blob/v{self.version}"
+
+    @property
     def image_name(self) -> str:
         """The full name of the image, with the digest if there is one."""
         path = "/".join(part for part in (self.image["registry"], self.image["repository"]) if part)
@@ -63,18 +68,23 @@ def changes(changelog: str, version: str) -> list[dict[str, str]]:
     ]
 
 
-def chart_metadata(metadata: dict[str, Any], release: Release) -> dict[str, Any]:
-    """Return Chart.yaml with the annotations that Artifact Hub shows."""
-    annotations = {
-        "artifacthub.io/changes": changes((ROOT / "CHANGELOG.md").read_text(), release.version),
-        "artifacthub.io/images": [{"name": "kubevirt-scheduler", "image": release.image_name}],
+def chart_metadata(chart: Path, release: Release) -> dict[str, Any]:
+    """Return Chart.yaml with what Artifact Hub shows. It finds the signature of cosign by itself, in the registry."""
+    annotations: dict[str, Any] = {
         "artifacthub.io/links": [
             {"name": "Documentation", "url": f"{release.source}#readme"},
+            {"name": "Verify the signature", "url": f"{release.pages}/docs/development/release.md#verify"},
+            {"name": "support", "url": f"{release.source}/issues"},  # Artifact Hub highlights a link of this name
             {"name": "KubeVirt", "url": "https://kubevirt.io"},
             {"name": "Longhorn", "url": "https://longhorn.io"},
-        ],
+        ]
     }
+    if chart == CHART:
+        annotations["artifacthub.io/changes"] = changes((ROOT / "CHANGELOG.md").read_text(), release.version)
+        annotations["artifacthub.io/images"] = [{"name": "kubevirt-scheduler", "image": release.image_name}]
     texts = {key: yaml.safe_dump(value, sort_keys=False, width=1000) for key, value in annotations.items()}
+    metadata: dict[str, Any] = yaml.safe_load((chart / "Chart.yaml").read_text())
+    metadata |= {"home": release.source, "sources": [release.source]}
     return metadata | {"annotations": metadata["annotations"] | texts}
 
 
@@ -92,9 +102,8 @@ def with_defaults(values: str, section: str, defaults: dict[str, str]) -> str:
 
 def released_values(values: str, release: Release) -> str:
     """Return values.yaml with the released image, and the runbooks of this version."""
-    runbooks = f"{release.source}/blob/v{release.version}/docs/runbooks/README.md"
     values = with_defaults(values, "image", release.image | {"digest": release.digest})
-    return with_defaults(values, "prometheusRule", {"runbookUrl": runbooks})
+    return with_defaults(values, "prometheusRule", {"runbookUrl": f"{release.pages}/docs/runbooks/README.md"})
 
 
 def package_charts(release: Release, helm: str, out: Path) -> None:
@@ -103,11 +112,9 @@ def package_charts(release: Release, helm: str, out: Path) -> None:
         for chart in CHART, SECONDARY_CHART:
             copy = Path(shutil.copytree(chart, Path(scratch, chart.name)))
             shutil.copy(ROOT / LICENSE, copy)
-            metadata = yaml.safe_load((copy / "Chart.yaml").read_text())
-            metadata |= {"home": release.source, "sources": [release.source]}
             if chart == CHART:
-                metadata = chart_metadata(metadata, release)
                 (copy / "values.yaml").write_text(released_values((copy / "values.yaml").read_text(), release))
+            metadata = chart_metadata(chart, release)
             (copy / "Chart.yaml").write_text(yaml.safe_dump(metadata, sort_keys=False, width=1000))
             subprocess.run([helm, "package", str(copy), f"--destination={out}"], check=True)
 

@@ -87,12 +87,24 @@ def test_artifact_hub_finds_category_images_links_and_changes(metadata: dict[str
     assert (annotations["category"], annotations["operator"], annotations["crds"]) == ("storage", False, [])
     image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
     assert annotations["images"] == [{"name": NAME, "image": image}]
-    assert {"name": "Documentation", "url": f"{SOURCE}#readme"} in annotations["links"]
+    links = {link["name"]: link["url"] for link in annotations["links"]}
+    assert (links["Documentation"], links["support"]) == (f"{SOURCE}#readme", f"{SOURCE}/issues")
+    page, _, heading = links["Verify the signature"].removeprefix(f"{SOURCE}/blob/v{__version__}/").partition("#")
+    assert f"## {heading.title()}\n" in (ROOT / page).read_text()
     assert {change["kind"] for change in annotations["changes"]} <= KINDS
     assert all(change["description"] for change in annotations["changes"])
     assert len(annotations["changes"]) > 5
     assert (metadata["home"], metadata["sources"]) == (SOURCE, [SOURCE])
     assert metadata["maintainers"]
+
+
+def test_artifact_hub_finds_links_and_an_icon_of_the_second_chart_too(dist: Path) -> None:
+    (archive,) = dist.glob("secondary-scheduler-*.tgz")
+    chart = yaml.safe_load(helm("show", "chart", archive))
+    assert len(yaml.safe_load(chart["annotations"]["artifacthub.io/links"])) == 5
+    assert not {"artifacthub.io/changes", "artifacthub.io/images"} & set(chart["annotations"])
+    assert chart["icon"] == yaml.safe_load((CHART / "Chart.yaml").read_text())["icon"]
+    assert (chart["home"], chart["sources"]) == (SOURCE, [SOURCE])
 
 
 def test_the_krew_manifest_names_each_archive_with_its_hash(dist: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builds the image with `make image` on a base of Debian packages, without an image registry or a container engine."""
+"""Builds the image from a clean tag, on a base of Debian packages, without an image registry or a container engine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
+from webhook import __version__
 
 NAME, BASE = "localhost/kubevirt-scheduler:test", "localhost/base"
 # Like the Dockerfile's default BASE: the same Debian release, and the same minor version of Python.
@@ -34,10 +35,11 @@ class ImageError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The built image: its configuration, and the mounted root folder of a container."""
+    """The built image: its configuration, the mounted root folder of a container, and buildah's environment."""
 
     config: dict[str, Any]
     root: Path
+    store: dict[str, str]
 
     @property
     def user(self) -> str:
@@ -47,10 +49,33 @@ class Image:
     def environment(self) -> dict[str, str]:
         return dict(one.split("=", 1) for one in self.config["Env"])
 
+    def push(self, name: str, digest_file: Path) -> str:
+        """Push the image to a registry without TLS, and return its digest."""
+        options = ["--tls-verify=false", f"--digestfile={digest_file}"]
+        call(["buildah", "push", *options, NAME, f"docker://{name}"], self.store)
+        return digest_file.read_text()
+
+
+def tagged_tree(folder: Path) -> Path:
+    """Return a new repository with the files of this one, also those that aren't committed yet, and a tag."""
+    listed = call(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]).split("\0")
+    for name in filter(lambda name: (ROOT / name).is_file(), listed):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for step in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "-m", "release"],
+        ["tag", f"v{__version__}"],
+    ):
+        call(["git", "-C", str(folder), *identity, *step])
+    return folder
+
 
 @contextmanager
-def built_image(folder: Path) -> Iterator[Image]:
-    """Build the image in a folder; only the cached base archive remains afterwards. Raises ImageError."""
+def built_image(tree: Path, folder: Path) -> Iterator[Image]:
+    """Build a repository's image in a folder; only the cached base archive remains afterwards. Raises ImageError."""
     if os.geteuid():
         raise ImageError("mounts, and users that are not ours, need root: sudo make test-image")
     archive, store = base_archive(), folder / "store"
@@ -58,12 +83,12 @@ def built_image(folder: Path) -> Iterator[Image]:
     try:
         environment = _buildah(store)
         dockerfile = f"FROM scratch\nADD {archive.name} /\n"
-        _call(["buildah", "build", "--tag", BASE, "--file=-", str(archive.parent)], environment, dockerfile)
+        call(["buildah", "build", "--tag", BASE, "--file=-", str(archive.parent)], environment, dockerfile)
         variables = [f"IMAGE={NAME}", f"BASE={BASE}", "ENGINES=buildah", f"IMAGE_ARGS={_mounts(store)}"]
-        _call(["make", "image", *variables], environment)
-        config = json.loads(_call(["buildah", "inspect", "--type=image", NAME], environment))["OCIv1"]["config"]
-        container = _call(["buildah", "from", "--pull-never", NAME], environment).strip()
-        yield Image(config, Path(_call(["buildah", "mount", container], environment).strip()))
+        call(["make", f"--directory={tree}", "image", *variables], environment)
+        config = json.loads(call(["buildah", "inspect", "--type=image", NAME], environment))["OCIv1"]["config"]
+        container = call(["buildah", "from", "--pull-never", NAME], environment).strip()
+        yield Image(config, Path(call(["buildah", "mount", container], environment).strip()), environment)
     finally:
         shutil.rmtree(store)
 
@@ -78,7 +103,7 @@ def base_archive() -> Path:
         # Renamed when complete: another run may use the cache at the same time, and this run may be interrupted.
         partial = archive.with_suffix(f".{os.getpid()}.tar")
         try:
-            _call(["mmdebstrap", "--quiet", *DEBIAN, str(partial)])
+            call(["mmdebstrap", "--quiet", *DEBIAN, str(partial)])
             partial.rename(archive)
         finally:
             partial.unlink(missing_ok=True)
@@ -108,12 +133,13 @@ def _mounts(store: Path) -> str:
 
 def _pip_settings() -> dict[str, str]:
     """Return the pip settings of the configuration files and the environment; the environment takes precedence."""
-    lines = _call([sys.executable, "-m", "pip", "config", "list"]).splitlines()
+    lines = call([sys.executable, "-m", "pip", "config", "list"]).splitlines()
     pairs = [line.partition("=") for line in sorted(lines, key=lambda line: line.startswith(":env:"))]
     return {key.rpartition(".")[2]: ast.literal_eval(value) for key, _, value in pairs}
 
 
-def _call(command: Sequence[str], environment: dict[str, str] | None = None, stdin: str = "") -> str:
+def call(command: Sequence[str], environment: dict[str, str] | None = None, stdin: str = "") -> str:
+    """Run a command and return its output. Raises ImageError."""
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.image import ROOT, Image, built_image
+from tests.image.image import ROOT, Image, call
 from tests.image.image_container import ContainerServer, run_command, run_container
 from tests.support.server_process import TIMEOUT
 from webhook import __version__
@@ -23,13 +23,6 @@ SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 # The modules that `serve` imports, for a snapshot and for a live cluster.
 IMPORTS = "import webhook.commands.serve, webhook.cluster.backend, certs.serving"
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """The image, built once for all tests."""
-    with built_image(tmp_path_factory.mktemp("image")) as image:
-        yield image
 
 
 @pytest.fixture
@@ -63,14 +56,14 @@ def test_the_image_config_suits_kubernetes(image):
     assert not re.search("^HEALTHCHECK", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
-def test_the_labels_match_setup_cfg_and_git(image):
+def test_the_labels_match_setup_cfg_and_git(image, tree):
     labels = {key.rpartition(".")[2]: value for key, value in image.config["Labels"].items()}
     metadata = SETUP["metadata"]
     assert labels["title"] == metadata["name"]
     assert labels["description"] == metadata["description"]
     assert labels["licenses"] == metadata["license"]
     assert labels["version"] == __version__
-    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", labels["revision"])
+    assert labels["revision"] == call(["git", "-C", str(tree), "rev-parse", "HEAD"]).strip()
 
 
 def test_the_image_contains_exactly_the_packages_of_the_lock(image):

@@ -41,7 +41,12 @@ CERT_MANAGER_MODULE = MODULE.parent / "cert_manager"
 CERT_MANAGER, CERT_MANAGER_CRDS = "cert-manager", "cert-manager-crds.yaml"
 # Small programs of the checks and of a few tests.
 TOOLS_MODULE = MODULE.parent / "tools"
-TOOLS = {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint", "krew": "sigs.k8s.io/krew/cmd/krew"}
+TOOLS = {
+    "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
+    "crane": "github.com/google/go-containerregistry/cmd/crane",
+    "krew": "sigs.k8s.io/krew/cmd/krew",
+}
+SYFT_MODULE = MODULE.parent / "syft"
 # `go build` names a program after the last folder of its package.
 BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager"}
 Source = str | Callable[[], str]  # of a file to be cached: its Go package, or what returns its content
@@ -213,6 +218,7 @@ def _print_progress(text: str, end: str = "\n") -> None:
 RARE: dict[str, tuple[Path, Sources]] = {
     "helm3": (HELM3_MODULE, {"helm3": HELM3}),
     CERT_MANAGER: (CERT_MANAGER_MODULE, {CERT_MANAGER: ".", CERT_MANAGER_CRDS: _crds}),
+    "syft": (SYFT_MODULE, {"syft": "github.com/anchore/syft/cmd/syft"}),
     **{name: (TOOLS_MODULE, {name: package}) for name, package in TOOLS.items()},
 }
 
