@@ -51,12 +51,11 @@ def test_a_vm_meets_a_share_manager_whose_nodes_its_storage_class_limits(scenari
 def test_a_share_manager_that_dies_on_a_cordoned_node_pins_no_vm_to_its_next_owner(scenario: Scenario) -> None:
     scenario.add_nodes(2)
     volume, node = scenario.add_attached_volume()
-    (other,) = set(scenario.node_names) - {node}
     request, manager = scenario.plane.request, f"{scenario.longhorn.managers}/{volume}"
-    server = f"/api/v1/namespaces/{scenario.longhorn.namespace}/pods/share-manager-{volume}"
+    server = f"{scenario.longhorn.pods}/share-manager-{volume}"
     scenario.change_node(node, {"spec": {"unschedulable": True}})
-    with scenario.longhorn.paused():  # between the moves of the owner and the end of the pod, the state is `running`
-        request("PATCH", f"{manager}/status", {"status": {"ownerID": other}})
+    scenario.plane.wait(lambda: request("GET", manager)["status"]["ownerID"] != node, 20, "another owner")
+    with scenario.longhorn.paused():  # from then to the end of the pod, the state is `running`
         request("PATCH", server, {"metadata": {"finalizers": ["test/held"]}})
         scenario.plane.wait(
             lambda: scenario.decision("disk1").startswith("NodeCordoned"), 20, "the cordon in the caches"

@@ -204,6 +204,7 @@ def fleet(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator
         scenario = Scenario(plane, longhorn, webhook.register())
         with VirtController(scenario, back_off=1) as controller:
             yield Fleet(scenario, controller, webhook)
+        longhorn.deletes_consumers = True
         scenario.close()
 
 
@@ -268,11 +269,10 @@ def drain_and_restart(fleet: Fleet) -> None:
 def move_share_manager(fleet: Fleet, volume: str) -> None:
     """Move a share-manager to another node while its VMs run."""
     node, longhorn = fleet.nodes[2], fleet.scenario.longhorn
+    longhorn.deletes_consumers = False  # so that the VMs stay apart, as with Longhorn up to 1.11
     fleet.cordon(node, "moving", cordoned=True)
     fleet.scenario.allow_all_nodes("moving")
-    fleet.plane.request(
-        "DELETE", f"/api/v1/namespaces/{longhorn.namespace}/pods/share-manager-{volume}?gracePeriodSeconds=0"
-    )
+    fleet.plane.request("DELETE", f"{longhorn.pods}/share-manager-{volume}?gracePeriodSeconds=0")
     moved_to = longhorn.wait_running(volume, other_than=node)
     rows = fleet.agreed()
     assert states(rows, "moving") == {("Apart", "ShareManagerMoved"): 4}

@@ -183,13 +183,13 @@ def test_a_second_vm_on_a_disk_whose_share_manager_starts_runs_beside_the_first(
     with ExitStack() as stack:
         with scenario.longhorn.paused():
             node = scenario.wait_running(scenario.create(scenario.vm_pod("vm1", "disk1")))
+            interim = {"ownerID": next(name for name in scenario.node_names if name != node)}
+            plane.request("PATCH", f"{scenario.longhorn.managers}/{volume}/status", {"status": interim})
             stack.enter_context(plane.stopped_scheduler())
         # Now the share-manager pod is created, but not bound.
         plane.wait(lambda: scenario.longhorn.pod(volume), 20, "the share-manager pod")
-        interim = (scenario.longhorn.share_manager(volume) or {})["status"]["ownerID"]
         plane.wait(lambda: scenario.decision("disk1").startswith("ShareManagerStarting"), 20, "that decision")
         second = scenario.create(scenario.vm_pod("vm2", "disk1"))
-    assert interim != node
     assert reason(scenario, second) == "ShareManagerStarting"
     assert scenario.annotations(second)[CO_SCHEDULED] == node
     assert scenario.longhorn.wait_running(volume) == node
@@ -206,9 +206,8 @@ def test_in_a_drain_the_share_manager_follows_the_migration_target(scenario: Sce
     target = scenario.vm_pod("vm1", "disk1", review="migration-target")
     target["spec"]["nodeSelector"][HOSTNAME] = next(name for name in nodes if name != source)
     destination = scenario.wait_running(scenario.create(target))
-    path = f"/api/v1/namespaces/{scenario.longhorn.namespace}/pods/share-manager-{volume}"
     plane.wait(lambda: cordon_is_known(scenario, source), 20, "a decision that knows of the cordon")
-    plane.request("DELETE", path)
+    plane.request("DELETE", f"{scenario.longhorn.pods}/share-manager-{volume}")
     assert scenario.longhorn.wait_running(volume, other_than=source) == destination
 
 

@@ -1,17 +1,18 @@
-"""A fake Longhorn manager on a real API server. It does what section 2 of the design says that Longhorn does, no more.
+"""A fake Longhorn manager on a real API server. It does what Longhorn's real controllers were seen to do.
 
-An attached volume gets a ShareManager in state `starting` with an interim owner, and a share-manager pod without a
-node. When the pod runs, the ShareManager becomes `running` and its owner becomes the pod's node. After the last
-detachment, the pod is deleted and the ShareManager becomes `stopped`. If the pod's node is lost, the pod is recreated
-and avoids that node. A volume with `volumeMode: Block` never gets a ShareManager.
+tests/data/longhorn/ has the trails of the real ones, and tests/e2e/test_trails.py plays them here. What no trail shows
+is read in the source of longhorn-manager 5ddaa369f (August 2026). A comment names its line, in
+controller/share_manager_controller.go if no file is named.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections import defaultdict
+import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
@@ -23,6 +24,9 @@ GROUP = "/apis/longhorn.io/v1beta2"
 STORAGE = "/apis/storage.k8s.io/v1"
 VOLUMES = "/api/v1/persistentvolumes"
 RECORDED = REVIEWS / "share-manager.json"
+PRIORITY_CLASS = "longhorn-critical"  # the default of Longhorn's chart
+BACK_OFF, MAX_BACK_OFF = 1.0, 120.0  # seconds; controller/utils.go:30
+REMOUNT_DELAY = 5.0  # seconds; controller/kubernetes_pod_controller.go:38
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
@@ -40,20 +44,40 @@ CRD: Object = {
 
 
 class Longhorn:
-    """A fake Longhorn in one namespace. `install` creates its objects; `start` runs its thread until `stop`."""
+    """A fake Longhorn in one namespace. `install` creates its objects; `start` runs its thread until `stop`.
 
-    def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system") -> None:
+    `deletes_consumers` is what 1.12 and newer do by default after they replaced a share-manager. Some tests, and the
+    playground, need VMs that stay apart from their storage, as with 1.7.2 to 1.11. With `fast_failover`, a new
+    share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get `pod_annotations`.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        namespace: str = "longhorn-system",
+        deletes_consumers: bool = True,
+        fast_failover: bool = False,
+    ) -> None:
         self.namespace = namespace
+        self.deletes_consumers, self.fast_failover = deletes_consumers, fast_failover
+        self.pod_annotations: Object = {}
         self._plane = plane
         self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
-        self._pods = f"/api/v1/namespaces/{namespace}/pods"
-        self._volumes: dict[str, Object] = {}
-        self._lost_nodes: dict[str, str] = {}  # by volume
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._volumes: dict[str, Object] = {}  # PVs by their name
+        self._removed: set[str] = set()  # volumes
+        self._lost_nodes: dict[str, str] = {}  # by volume, as the next three
+        self._back_offs: dict[str, tuple[float, float]] = {}  # when the last pod was created, and the back-off since
+        self._remounts: dict[str, datetime] = {}  # the volume's `remountRequestedAt`
+        self._ready: set[str] = set()
+        self._schedulable: set[str] = set()
         self._loop = ReconcileLoop(f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
         self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
         self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
+        priority = {"metadata": {"name": PRIORITY_CLASS}, "value": 1_000_000_000}
+        self._create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
         self._plane.create_namespace(self.namespace)
         account = {"metadata": {"name": "longhorn-service-account"}}
         self._create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", account)
@@ -69,53 +93,66 @@ class Longhorn:
         """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
         return self._loop.paused()
 
-    def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "", **fields: object) -> None:
+    def provision(
+        self,
+        namespace: str,
+        claim: str,
+        volume: str,
+        storage_class: str = "",
+        attributes: Object | None = None,
+        **fields: object,
+    ) -> None:
         """Create a claim, and its RWX volume with a PV, whose name differs from the volume's.
 
-        `fields` override fields of the claim: `accessModes`, `volumeMode`.
+        `fields` override fields of the claim: `accessModes`, `volumeMode`. `attributes` are `volumeAttributes`.
         """
         spec = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class} | fields
         spec |= {"resources": {"requests": {"storage": "10Gi"}}}
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         created = self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
-        self.provision_claim(created, volume, f"pv-{volume}")
+        self.provision_claim(created, volume, f"pv-{volume}", attributes)
 
-    def provision_claim(self, claim: Object, volume: str = "", name: str = "") -> None:
+    def provision_claim(
+        self, claim: Object, volume: str = "", name: str = "", attributes: Object | None = None
+    ) -> None:
         """Create the volume and the PV of an existing claim, by default with one name, as the CSI provisioner does."""
         metadata, spec = claim["metadata"], claim["spec"]
         volume = volume or f"pvc-{metadata['uid']}"
         fields = {key: spec[key] for key in ("accessModes", "volumeMode", "storageClassName")}
         # With the claim's UID, the controller manager binds the claim at once instead of at its next sync.
         reference = {"kind": "PersistentVolumeClaim"} | {key: metadata[key] for key in ("namespace", "name", "uid")}
-        spec = fields | {
-            "capacity": spec["resources"]["requests"],
-            "claimRef": reference,
-            "csi": {"driver": DRIVER, "volumeHandle": volume},
-        }
-        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": name or volume}, "spec": spec})
+        csi = {"driver": DRIVER, "volumeHandle": volume} | ({"volumeAttributes": attributes} if attributes else {})
+        spec = fields | {"capacity": spec["resources"]["requests"], "claimRef": reference, "csi": csi}
+        pv = {"metadata": {"name": name or volume}, "spec": spec}
+        if _is_shared(pv):
+            self._create_manager(volume)
+        created = self._plane.request("POST", VOLUMES, pv)
         self._volumes = {**self._volumes, created["metadata"]["name"]: created}
 
     def remove_volume(self, volume: str) -> None:
-        """Stop tracking a volume, and delete its ShareManager and share-manager pod."""
-        self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}
-        self._delete(f"{self.managers}/{volume}")
-        self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
+        """Delete a volume that may be in use. Its ShareManager is stopped first: line 651."""
+        self._removed.add(volume)
+        self._volumes = {name: pv for name, pv in self._volumes.items() if _handle(pv) != volume}
 
     def share_manager(self, volume: str) -> Object | None:
         return self._get(f"{self.managers}/{volume}")
 
     def pod(self, volume: str) -> Object | None:
-        return self._get(f"{self._pods}/share-manager-{volume}")
+        return self._get(f"{self.pods}/share-manager-{volume}")
 
     def wait_running(self, volume: str, other_than: str = "") -> str:
-        """Wait until the share-manager runs on a node other than `other_than`, and return its node."""
+        """Wait until the share-manager runs on a node other than `other_than`, and return its node.
 
-        def owner() -> str:
-            status = (self.share_manager(volume) or {}).get("status", {})
-            node = str(status.get("ownerID", ""))
-            return node if status.get("state") == "running" and node != other_than else ""
+        The owner may be another node: it leaves a node that is cordoned, and the pod stays.
+        """
 
-        return self._loop.wait(self._plane, owner, 20, f"the share-manager of {volume} running")
+        def node() -> str:
+            manager, pod = self.share_manager(volume) or {}, self.pod(volume)
+            if manager.get("status", {}).get("state") != "running" or pod is None or _is_terminating(pod):
+                return ""
+            return found if (found := _node(pod)) != other_than else ""
+
+        return self._loop.wait(self._plane, node, 20, f"the share-manager of {volume} running")
 
     def wait_stopped(self, volume: str) -> None:
         """Wait until the share-manager is `stopped` and its pod is gone."""
@@ -126,84 +163,185 @@ class Longhorn:
 
         self._loop.wait(self._plane, has_stopped, 30, f"the share-manager of {volume} stopped")
 
+    def _create_manager(self, volume: str) -> None:
+        """Create a ShareManager, give it an owner, and stop it, before the PV exists."""
+        kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
+        self._create(self.managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
+        self._watch_nodes()
+        for status in {"state": "", "ownerID": self._next_owner("", "")}, {"state": "stopped"}:
+            self._set_status(volume, status)
+
     def _reconcile(self) -> None:
-        attached = self._attach()
         managers = {each["metadata"]["name"]: each for each in self._list(self.managers)}
-        not_stopped = {name for name, each in managers.items() if each.get("status", {}).get("state") != "stopped"}
-        if not attached and not not_stopped:
+        if not managers and not self._volumes:
             return
-        pods = {each["metadata"]["name"].removeprefix("share-manager-"): each for each in self._list(self._pods)}
-        ready = {each["metadata"]["name"] for each in self._list("/api/v1/nodes") if _is_ready(each)}
-        for volume, attachments in attached.items():
-            self._advance(volume, attachments, managers.get(volume), pods.get(volume), ready)
-        for volume in not_stopped - attached.keys():
-            self._stop_manager(managers[volume], pods.get(volume))
+        self._watch_nodes()
+        pods = {each["metadata"]["name"].removeprefix("share-manager-"): each for each in self._list(self.pods)}
+        attachments = self._attachments()
+        volumes = {_handle(pv): pv for pv in self._volumes.values() if _is_shared(pv)}
+        for volume, manager in managers.items():
+            # An untracked one without a state is being created.
+            if volume in volumes or _state(manager):
+                wanted = attachments.get(volume, [])
+                self._sync(manager, pods.get(volume), wanted, volumes.get(volume, {}))
+                self._delete_consumers(volume, pods.get(volume))
 
-    def _attach(self) -> dict[str, list[Object]]:
-        """Mark new VolumeAttachments as attached; return each volume's attachments: the PV and the node."""
-        attached: dict[str, list[Object]] = defaultdict(list)
+    def _watch_nodes(self) -> None:
+        nodes = self._list("/api/v1/nodes")
+        self._ready = {each["metadata"]["name"] for each in nodes if _is_ready(each)}
+        cordoned = {each["metadata"]["name"] for each in nodes if each["spec"].get("unschedulable")}
+        self._schedulable = self._ready - cordoned
+
+    def _attachments(self) -> dict[str, list[Object]]:
+        """Return the VolumeAttachments of each shared volume. Attach all other volumes at once."""
+        found: dict[str, list[Object]] = {}
         for attachment in self._list(f"{STORAGE}/volumeattachments"):
-            metadata, spec = attachment["metadata"], attachment["spec"]
-            if spec["attacher"] != DRIVER or "deletionTimestamp" in metadata:
+            pv = self._volumes.get(attachment["spec"]["source"]["persistentVolumeName"])
+            if pv is None or _is_terminating(attachment):
                 continue
-            if (pv := self._volumes.get(spec["source"]["persistentVolumeName"])) is None:
-                continue
-            if not attachment.get("status", {}).get("attached"):
-                path = f"{STORAGE}/volumeattachments/{metadata['name']}/status"
-                self._plane.request("PATCH", path, {"status": {"attached": True}})
-            if pv["spec"]["volumeMode"] != "Block":
-                attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
-        return attached
+            if _is_shared(pv):
+                found.setdefault(_handle(pv), []).append(attachment)
+            else:
+                self._attach(attachment)
+        return found
 
-    def _advance(
-        self, volume: str, attachments: list[Object], manager: Object | None, pod: Object | None, ready: set[str]
-    ) -> None:
-        """Bring the ShareManager and the pod of an attached volume one step forward."""
-        if manager is None:
-            kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
-            self._create(self.managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
-        elif pod is not None and "deletionTimestamp" not in pod["metadata"]:
-            node = pod["spec"].get("nodeName", "")
-            if node and node not in ready:
-                self._lost_nodes[volume] = node
-                self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
-                self._set_state(volume, "error")
-            elif pod["status"].get("phase") == "Running":
-                self._set_state(volume, "running", owner=node, current=manager)
-        elif pod is None:
-            owner = manager.get("status", {}).get("ownerID", "")
-            if owner not in ready:
-                attached_nodes = {each["node"] for each in attachments}
-                owner = random.choice(sorted(ready - attached_nodes) or sorted(attached_nodes))
-            self._set_state(volume, "starting", owner=owner, current=manager)
-            self._create(self._pods, self._pod(volume, manager, attachments[0]["pv"]))
-            self._lost_nodes.pop(volume, None)
+    def _attach(self, attachment: Object) -> None:
+        if not attachment.get("status", {}).get("attached"):
+            path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
+            self._plane.request("PATCH", path, {"status": {"attached": True}})
 
-    def _stop_manager(self, manager: Object, pod: Object | None) -> None:
-        volume = manager["metadata"]["name"]
+    def _sync(self, manager: Object, pod: Object | None, wanted: list[Object], pv: Object) -> None:
+        """Bring a ShareManager one step forward (`syncShareManager`). Its status is written before its pod changes."""
+        volume, before = manager["metadata"]["name"], _state(manager)
+        owner = manager.get("status", {}).get("ownerID", "")
+        if (next_owner := self._next_owner(owner, _node(pod))) != owner:
+            self._set_status(volume, {"ownerID": next_owner})
+        state = self._next_state(before, pod, bool(wanted), next_owner)
+        if state != before:
+            endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
+            self._set_status(volume, {"state": state, "endpoint": endpoint})
+        if state == "error":  # controller/volume_controller.go:7068
+            self._remounts[volume] = datetime.now(UTC).replace(microsecond=0)
+        if state == "running":
+            for attachment in wanted:
+                self._attach(attachment)
+        elif state == "starting":
+            if pod is None:
+                self._create_pod(manager, pv)
+        elif pod is not None:
+            self._delete_pod(volume, pod)
+        elif volume in self._removed:
+            self._delete(f"{self.managers}/{volume}")
+            self._removed.discard(volume)
+
+    def _next_owner(self, owner: str, node: str) -> str:
+        """Return the owner of a ShareManager whose pod is on this node: `isResponsibleFor`.
+
+        With no schedulable node at all, the owner only leaves a node that isn't ready: line 1772.
+        """
+        able = self._schedulable or self._ready
+        if node in able:
+            return node
+        return owner if owner in able or not able else random.choice(sorted(able))
+
+    def _next_state(self, state: str, pod: Object | None, is_wanted: bool, owner: str) -> str:
+        """Return the state of a ShareManager after `syncShareManagerVolume`, then `syncShareManagerPod`."""
+        # Line 705: it can't start from a node that isn't schedulable, but may go on there.
+        if not is_wanted or (state != "running" and owner not in self._schedulable):
+            state = "stopped" if state == "stopped" else "stopping"
+        elif state not in ("running", "stopping"):  # line 717: after `stopping`, it is `stopped` before it starts again
+            state = "starting"
+        if state == "stopped":
+            return state
         if pod is None:
-            self._set_state(volume, "stopped", current=manager)
-        elif "deletionTimestamp" not in pod["metadata"]:
-            self._set_state(volume, "stopping", current=manager)
-            self._plane.request("DELETE", f"{self._pods}/share-manager-{volume}")
+            return {"stopping": "stopped", "starting": "starting"}.get(state, "error")
+        if state == "stopping":
+            return state
+        phase, node = pod["status"].get("phase"), _node(pod)
+        if _is_terminating(pod) or (node and node not in self._ready):
+            return "error"
+        # Lines 975 to 998: a pod that Failed or Succeeded, or is Pending although the state was `running`.
+        return {"Running": "running", "Pending": state if state == "starting" else "error"}.get(phase, "error")
 
-    def _set_state(self, volume: str, state: str, owner: str = "", current: Object | None = None) -> None:
-        """Write the ShareManager's status if it differs from `current`. Without `owner`, the owner stays unchanged."""
-        endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
-        status = {"state": state, "endpoint": endpoint} | ({"ownerID": owner} if owner else {})
-        old = (current or {}).get("status", {})
-        if old | status != old:
-            self._plane.request("PATCH", f"{self.managers}/{volume}/status", {"status": status})
+    def _set_status(self, volume: str, status: Object) -> None:
+        self._plane.request("PATCH", f"{self.managers}/{volume}/status", {"status": status})
+
+    def _create_pod(self, manager: Object, pv: Object) -> None:
+        """Create the pod, but for the back-off, which grows with each pod of a volume, failed or not: line 912."""
+        volume, now = manager["metadata"]["name"], time.monotonic()
+        created_at, back_off = self._back_offs.get(volume, (0.0, 0.0))
+        if now - created_at < back_off:
+            return
+        # client-go's Backoff forgets a volume after twice the longest back-off.
+        forgotten = now - created_at > 2 * MAX_BACK_OFF
+        next_back_off = BACK_OFF if forgotten or not back_off else min(2 * back_off, MAX_BACK_OFF)
+        self._back_offs[volume] = now, next_back_off
+        self._create(self.pods, self._pod(volume, manager, pv))
+        self._lost_nodes.pop(volume, None)
+
+    def _delete_pod(self, volume: str, pod: Object) -> None:
+        """Delete the pod, by force if its node is down: `cleanupShareManagerPod`."""
+        node, path = _node(pod), f"{self.pods}/share-manager-{volume}"
+        if node and node not in self._ready:
+            # There is no Lease here, which only Longhorn reads: a node counts as lost when it isn't ready.
+            if self.fast_failover:
+                self._lost_nodes[volume] = node
+            self._delete(f"{path}?gracePeriodSeconds=0")
+        elif not _is_terminating(pod):
+            self._delete(path)
+
+    def _delete_consumers(self, volume: str, server: Object | None) -> None:
+        """Delete the pods that still mount the share of a replaced share-manager.
+
+        They have a controller, and started before the loss (`handlePodDeletionIfVolumeRequestRemount`). A node that is
+        down has no manager that deletes them: controller/kubernetes_pod_controller.go:620.
+        """
+        requested_at = self._remounts.get(volume)
+        if requested_at is None or server is None or server["status"].get("phase") != "Running":
+            return
+        if (datetime.now(UTC) - requested_at).total_seconds() <= REMOUNT_DELAY:
+            return
+        if self.deletes_consumers:
+            for pod in self._consumers(volume):
+                started_at = pod["status"].get("startTime")
+                if started_at and datetime.fromisoformat(started_at) < requested_at and _node(pod) in self._ready:
+                    metadata = pod["metadata"]
+                    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+                    self._delete(f"{path}?gracePeriodSeconds=30")
+        del self._remounts[volume]
+
+    def _consumers(self, volume: str) -> Iterator[Object]:
+        """Yield the pods with a controller that mount a claim of the volume."""
+        for pv in self._volumes.values():
+            claim = pv["spec"]["claimRef"]
+            if _handle(pv) != volume:
+                continue
+            for pod in self._list(f"/api/v1/namespaces/{claim['namespace']}/pods"):
+                claims = [each.get("persistentVolumeClaim", {}) for each in pod["spec"].get("volumes", [])]
+                has_controller = any(each.get("controller") for each in pod["metadata"].get("ownerReferences", []))
+                if has_controller and not _is_terminating(pod) and {"claimName": claim["name"]} in claims:
+                    yield pod
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
         pod: Object = json.loads(RECORDED.read_text().replace("vol-disk1", volume))["request"]["object"]
-        pod["metadata"]["namespace"] = self.namespace
-        pod["metadata"]["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
-        del pod["metadata"]["managedFields"]
+        metadata, spec = pod["metadata"], pod["spec"]
+        metadata["namespace"] = self.namespace
+        metadata["annotations"] |= self.pod_annotations
+        metadata["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
+        for fields, key in (
+            (metadata, "managedFields"),
+            (metadata["ownerReferences"][0], "blockOwnerDeletion"),
+            (spec, "priority"),
+            (spec, "preemptionPolicy"),
+        ):
+            del fields[key]
+        spec["priorityClassName"] = PRIORITY_CLASS
         affinity: Object = {}
         storage_class = self._storage_class(pv["spec"].get("storageClassName", ""))
-        if selector := storage_class.get("parameters", {}).get("shareManagerNodeSelector"):
-            pod["spec"]["nodeSelector"] = dict(label.split(":") for label in selector.split(";"))
+        parameters = storage_class.get("parameters", {})
+        if selector := parameters.get("shareManagerNodeSelector"):
+            spec["nodeSelector"] = dict(label.split(":") for label in selector.split(";"))
+        spec["tolerations"] += _tolerations(parameters.get("shareManagerTolerations", ""))
         # Longhorn puts the expressions of all topologies into one term.
         topologies = storage_class.get("allowedTopologies", [])
         allowed = [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
@@ -215,7 +353,7 @@ class Longhorn:
             preferred = [{"weight": 100, "preference": {"matchFields": [avoided]}}]
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
         if affinity:
-            pod["spec"]["affinity"] = {"nodeAffinity": affinity}
+            spec["affinity"] = {"nodeAffinity": affinity}
         return pod
 
     def _storage_class(self, name: str) -> Object:
@@ -248,3 +386,36 @@ class Longhorn:
 
 def _is_ready(node: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", []))
+
+
+def _is_terminating(item: Object) -> bool:
+    return "deletionTimestamp" in item["metadata"]
+
+
+def _handle(pv: Object) -> str:
+    return str(pv["spec"]["csi"]["volumeHandle"])
+
+
+def _node(pod: Object | None) -> str:
+    return str(pod["spec"].get("nodeName", "")) if pod else ""
+
+
+def _state(manager: Object) -> str:
+    return str(manager.get("status", {}).get("state", ""))
+
+
+def _is_shared(pv: Object) -> bool:
+    """Return whether the volume has a ShareManager: `isRegularRWXVolume`. The access mode is csi/util.go:632."""
+    attributes = pv["spec"]["csi"].get("volumeAttributes", {})
+    many = any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in pv["spec"]["accessModes"])
+    return (many or attributes.get("share") == "true") and attributes.get("migratable") != "true"
+
+
+def _tolerations(parameter: str) -> list[Object]:
+    """Parse `key=value:effect;key:effect` (types/setting.go:2393)."""
+    found: list[Object] = []
+    for each in filter(None, parameter.split(";")):
+        pair, _, effect = each.partition(":")
+        key, is_equal, value = pair.partition("=")
+        found.append({"key": key, "effect": effect, "operator": "Equal" if is_equal else "Exists", "value": value})
+    return found

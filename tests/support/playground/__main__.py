@@ -57,7 +57,7 @@ def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: P
 @contextmanager
 def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner, ReleasePods]]:
     """Create the nodes, and run the simulated parts that have their own thread."""
-    longhorn = Longhorn(plane)
+    longhorn = Longhorn(plane, deletes_consumers=False)  # LONGHORN_VERSION
     longhorn.install()
     scenario = Scenario(plane, longhorn, None, namespace="shop")
     for node, memory in NODES.items():

@@ -29,7 +29,7 @@ VIRT_CONTROLLER: Object = {
     },
 }
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
-LONGHORN_VERSION = "v1.11.3"  # like the simulation, it keeps a VM's pod when a share-manager is replaced
+LONGHORN_VERSION = "v1.11.3"  # it keeps a VM's pod when a share-manager is replaced
 
 
 class KubeVirt(VirtController):
