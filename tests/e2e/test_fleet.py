@@ -7,18 +7,21 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.controlplane.api import Object
+from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import OF_THE_FLEET
+from tests.support.kubevirt import CRDS
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
-from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.migrations import MIGRATABLE, READY, migration_crd
+from tests.support.scenario import DECISION, HOSTNAME, POOL, Scenario
 from tests.support.virt_controller import VirtController
 from tests.support.webhook_process import NAMESPACE, Webhook
 from webhook.cli import commands
@@ -331,3 +334,91 @@ def populate(fleet: Fleet) -> str:
     fleet.add_vmi("lone-0", "shared", nodes[3])
     scenario.longhorn.remove_volume(lost)
     return moving
+
+
+# Kinds of VMs: parameters of their StorageClass, the role of their nodes (empty: those without), whether they and their
+# share-managers are together.
+TAINT = {"key": "vms", "value": "only", "effect": "NoSchedule"}
+PLACES: dict[str, tuple[dict[str, str], str, bool]] = {
+    "stored": ({"shareManagerNodeSelector": "role:storage"}, "", False),
+    "limited": ({"shareManagerNodeSelector": "role:ssd"}, "", True),
+    "repelled": ({}, "tainted", False),
+    "tolerated": ({"shareManagerTolerations": "vms=only:NoSchedule"}, "tainted", True),
+}
+TOGETHER = {f"{place}-{number}": together for place, (*_, together) in PLACES.items() for number in range(2)}
+
+
+def test_promises_are_kept_where_not_each_node_runs_vms_and_share_managers(fleet: Fleet, measured: Measured) -> None:
+    """Storage nodes run no VM, tainted nodes only VMs and what tolerates them, and a class selects its own nodes."""
+    began, scenario, plane = time.monotonic(), fleet.scenario, fleet.plane
+    with suppress(ApiError):
+        plane.request("POST", CRDS, migration_crd())
+    fleet.install()
+    for role in "storage", "ssd", "tainted":
+        runs_vms = {"kubevirt.io/schedulable": str(role != "storage").lower()}
+        nodes = scenario.add_nodes(2, role, {"role": role} | runs_vms)
+    for node in nodes:
+        scenario.change_node(node, {"spec": {"taints": [TAINT]}})
+    for place, (parameters, *_) in PLACES.items():
+        scenario.add_storage_class(f"{scenario.namespace}-{place}", POOL, scenario.namespace, **parameters)
+    for vm in TOGETHER:
+        scenario.add_volume(vm, storage_class=f"{scenario.namespace}-{vm.partition('-')[0]}")
+    scenario.wait_bound(*TOGETHER)
+    for vm in TOGETHER:
+        create_halted(fleet, vm, PLACES[vm.partition("-")[0]][1])
+    limits = {vm: "ssd" for vm in TOGETHER if vm.startswith("limited")} | {"stored-0": "storage"}
+    plane.wait(lambda: all(f"role in ({limits[vm]})" in scenario.decision(vm) for vm in limits), 20, "the classes")
+
+    promised = fleet.agreed()
+    assert {row["state"] for row in promised.values()} == {"Stopped"}
+    for vm in TOGETHER:
+        path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachines/{vm}"
+        plane.request("PATCH", path, {"spec": {"runStrategy": "Always"}})
+    for vm in TOGETHER:
+        fleet.controller.wait_running(vm, 60)
+    promised = expect_kept(fleet, promised, "ColdStart", "ColdStart")
+    fleet.restart(*TOGETHER)  # at once: the share-managers still run
+    promised = expect_kept(fleet, promised, "CoScheduled", "NodeMismatch")
+    for vm in TOGETHER:
+        scenario.create_consumer(vm)
+    promised = fleet.agreed()
+    fleet.restart(*TOGETHER)
+    expect_kept(fleet, promised, "CoScheduled", "NodeMismatch")
+    measured(f"storage nodes, taints and limits: {time.monotonic() - began:.0f} s")
+
+
+def create_halted(fleet: Fleet, vm: str, role: str) -> None:
+    """Create a VM that is stopped, and whose template selects the nodes of a role and tolerates their taint."""
+    pod = fleet.scenario.vm_pod(vm, vm, tolerations=[TAINT])
+    pod["spec"]["nodeSelector"] |= {"role": role} if role else {}
+    fleet.controller.add(pod, "Halted")
+    fields = {"nodeSelector": pod["spec"]["nodeSelector"], "tolerations": [TAINT]}
+    path = f"/apis/kubevirt.io/v1/namespaces/{fleet.scenario.namespace}/virtualmachines/{vm}"
+    fleet.plane.request("PATCH", path, {"spec": {"template": {"spec": fields}}})
+
+
+def expect_kept(fleet: Fleet, promised: dict[str, Object], *reasons: str) -> dict[str, Object]:
+    """Check that the VMs are where the last report said, and what is said now. Return the report.
+
+    `reasons` are those of the decisions on VMs that are together with their share-managers, and on the others.
+    """
+    wanted = {vm: "Together" if together else "Apart" for vm, together in TOGETHER.items()}
+
+    def settled() -> bool:
+        return {name: row["state"] for (_, name), row in fleet.rows().items()} == wanted
+
+    fleet.plane.wait(settled, 40, "VMs and share-managers in their places")
+    assert {vm: row["ifStarted"]["together"] for vm, row in promised.items()} == TOGETHER
+    decisions = {vm: fleet.controller.pod(vm)["metadata"]["annotations"][DECISION] for vm in TOGETHER}
+    assert {vm: text.partition(":")[0] for vm, text in decisions.items()} == {
+        vm: reasons[not together] for vm, together in TOGETHER.items()
+    }
+    assert not [text for vm, text in decisions.items() if not TOGETHER[vm] and text.endswith("follows it")]
+    for vm in TOGETHER:
+        path = f"/apis/kubevirt.io/v1/namespaces/{fleet.scenario.namespace}/virtualmachineinstances/{vm}/status"
+        fleet.plane.request("PATCH", path, {"status": {"conditions": [READY, MIGRATABLE]}})
+    arguments = ["-n", fleet.scenario.namespace, "-o", "json", "--kubeconfig", str(fleet.plane.kubeconfig)]
+    lines = CliRunner().invoke(commands, ["recolocate", *arguments], catch_exceptions=False).stdout.splitlines()
+    plan = {each["name"]: (each["action"], each["reason"]) for each in map(json.loads, lines)}
+    assert plan == {vm: ("none", "NodeMismatch") for vm, together in TOGETHER.items() if not together}
+    return fleet.agreed()
