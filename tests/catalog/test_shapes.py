@@ -125,8 +125,9 @@ TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
 NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]
 TOPOLOGIES = [{"matchLabelExpressions": [{"key": HOSTNAME, "values": ["node-a"]}]}]
 LONGHORN = {"provisioner": "driver.longhorn.io", "volumeBindingMode": "WaitForFirstConsumer"}
+LIMITS = {"shareManagerNodeSelector": "disk:ssd", "shareManagerTolerations": "a:NoSchedule"}
 CLASSES = [
-    storage_class(**LONGHORN, parameters={"shareManagerNodeSelector": "disk:ssd"}, allowedTopologies=TOPOLOGIES),
+    storage_class(**LONGHORN, parameters=LIMITS, allowedTopologies=TOPOLOGIES),
     storage_class(**LONGHORN, parameters={"migratable": "true"}),
 ]
 EXAMPLES: dict[str, list[Object]] = {

@@ -173,8 +173,8 @@ def test_a_cordoned_node_gives_a_warning_with_advice():
 def test_a_cold_start_gives_a_normal_event_without_advice_unless_another_claim_has_a_problem():
     event = event_for(COLD_START)
     assert (event["type"], event["reason"]) == ("Normal", "ColdStart")
-    words = "the VM starts on any node, and the share-manager of claim disk1, which was never created, follows it."
-    assert event["message"] == words
+    words = "the VM starts on any node, and the share-manager of claim disk1, which was never created, follows it"
+    assert event["message"] == f"{words} if it can run there."
     pod = vm(claims=["disk1", "disk2"])
     event = event_for(decision_for(pod, claim(), claim("disk2", volume="")))
     assert (event["type"], event["reason"]) == ("Normal", "ColdStart")

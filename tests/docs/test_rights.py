@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def documented() -> dict[Role, set[Right]]:
         heading, _, body = section.partition("\n")
         for row in re.findall(r"^\| `.*\|$", body, re.MULTILINE) if "| resource |" in body else ():
             resources, verbs, objects, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
-            name = (quoted(objects) or [objects])[0]
-            rights = {(resource, verb, name) for resource in quoted(resources) for verb in verbs.split(", ")}
+            names = quoted(objects) or [objects]
+            rights = set(product(quoted(resources), verbs.split(", "), names))
             found.setdefault((heading.split()[0], quoted(heading)[0]), set()).update(rights)
     return found
 

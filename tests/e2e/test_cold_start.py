@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.measured import Measured
-from tests.support.scenario import CO_SCHEDULED, DECISION, POOL, Scenario
+from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
@@ -29,23 +29,6 @@ def test_share_managers_follow_their_vms_after_a_cold_start(scenario: Scenario) 
     pod = scenario.longhorn.pod(volumes[0]) or {}
     assert pod["metadata"]["annotations"][CO_SCHEDULED] == vms[0]
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in pod["spec"]["affinity"]["nodeAffinity"]
-
-
-def test_a_vm_meets_a_share_manager_whose_nodes_its_storage_class_limits(scenario: Scenario) -> None:
-    allowed = scenario.add_nodes(2, "ssd", {"disk": "ssd"})
-    scenario.add_nodes(6)
-    limited = f"{scenario.namespace}-limited"
-    scenario.add_storage_class(limited, POOL, scenario.namespace, shareManagerNodeSelector="disk:ssd")
-    claims = [f"disk{number}" for number in range(6)]
-    volumes = [scenario.add_volume(claim, storage_class=limited) for claim in claims]
-    scenario.wait_bound(*claims)
-    selector = f"disk in (ssd),{POOL} in ({scenario.namespace})"
-    scenario.plane.wait(lambda: selector in scenario.decision(claims[0]), 20, "the StorageClass in the caches")
-    pods = [scenario.create(scenario.vm_pod(f"vm-{claim}", claim)) for claim in claims]
-    vms = [scenario.wait_running(pod) for pod in pods]
-    assert set(vms) <= set(allowed)
-    assert [scenario.longhorn.wait_running(volume) for volume in volumes] == vms
-    assert {scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods} == {"ColdStart"}
 
 
 def test_a_share_manager_that_dies_on_a_cordoned_node_pins_no_vm_to_its_next_owner(scenario: Scenario) -> None:

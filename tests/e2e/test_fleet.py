@@ -353,7 +353,6 @@ def test_promises_are_kept_where_not_each_node_runs_vms_and_share_managers(fleet
     began, scenario, plane = time.monotonic(), fleet.scenario, fleet.plane
     with suppress(ApiError):
         plane.request("POST", CRDS, migration_crd())
-    fleet.install()
     for role in "storage", "ssd", "tainted":
         runs_vms = {"kubevirt.io/schedulable": str(role != "storage").lower()}
         nodes = scenario.add_nodes(2, role, {"role": role} | runs_vms)
@@ -366,6 +365,7 @@ def test_promises_are_kept_where_not_each_node_runs_vms_and_share_managers(fleet
     scenario.wait_bound(*TOGETHER)
     for vm in TOGETHER:
         create_halted(fleet, vm, PLACES[vm.partition("-")[0]][1])
+    fleet.install()
     limits = {vm: "ssd" for vm in TOGETHER if vm.startswith("limited")} | {"stored-0": "storage"}
     plane.wait(lambda: all(f"role in ({limits[vm]})" in scenario.decision(vm) for vm in limits), 20, "the classes")
 
@@ -377,7 +377,8 @@ def test_promises_are_kept_where_not_each_node_runs_vms_and_share_managers(fleet
     for vm in TOGETHER:
         fleet.controller.wait_running(vm, 60)
     promised = expect_kept(fleet, promised, "ColdStart", "ColdStart")
-    fleet.restart(*TOGETHER)  # at once: the share-managers still run
+    with scenario.longhorn.paused():  # the share-managers still run
+        fleet.restart(*TOGETHER)
     promised = expect_kept(fleet, promised, "CoScheduled", "NodeMismatch")
     for vm in TOGETHER:
         scenario.create_consumer(vm)

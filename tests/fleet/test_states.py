@@ -249,11 +249,13 @@ ON_HDD = {"nodeSelector": {"disk": "hdd"}}
 ON_SSD = {"affinity": node_terms({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]})}
 COLD = [claim(storageClassName="longhorn-rwx"), volume()]
 SSD_CLASS = storage_class(parameters={"shareManagerNodeSelector": "disk:ssd"})
-SSD_SETTING = {
-    "kind": "Setting",
-    "metadata": {"name": "system-managed-components-node-selector"},
-    "value": "disk:ssd",
-}
+GPU_CLASS = storage_class(parameters={"shareManagerTolerations": "gpu:NoSchedule"})
+TAINTED = node("node-b", taints=[GPU])
+SSD_SETTING = {"kind": "Setting", "metadata": {"name": "system-managed-components-node-selector"}, "value": "disk:ssd"}
+
+
+def taint_toleration(value: str) -> Object:
+    return {"kind": "Setting", "metadata": {"name": "taint-toleration"}, "value": value}
 
 
 @pytest.mark.parametrize(
@@ -274,6 +276,14 @@ SSD_SETTING = {
         # A setting of Longhorn, and unknown tolerations.
         ([node("node-a", **SSD), node("node-b", **HDD), SSD_SETTING], {}, "node-b, where the VM may start"),
         ([node("node-a", **SSD, taints=[GPU]), SSD_SETTING], TOLERANT, ""),
+        # Tolerations of a setting, those of a StorageClass, and invalid ones.
+        ([TAINTED, taint_toleration("")], TOLERANT, "node-b, where the VM may start"),
+        ([TAINTED, taint_toleration("")], {"nodeSelector": {"disk": "ssd"}}, ""),
+        ([TAINTED, taint_toleration("a=b:NoSchedule; gpu : NoSchedule")], TOLERANT, ""),
+        ([TAINTED, taint_toleration("gpu=on:NoSchedule")], TOLERANT, "node-b, where the VM may start"),
+        ([TAINTED, taint_toleration("gpu:NoSchedule;gpu")], TOLERANT, "node-b, where the VM may start"),
+        ([TAINTED, taint_toleration("gpu:Never")], TOLERANT, "node-b, where the VM may start"),
+        ([TAINTED, taint_toleration("a:NoExecute"), GPU_CLASS], TOLERANT, ""),
     ],
 )
 def test_a_restart_helps_only_where_the_share_manager_can_follow(

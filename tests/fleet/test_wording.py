@@ -136,7 +136,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ADVICE['NodeCordoned']} {BACKUP_KEEPS}"),
     ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"Before the next start, o{OPT_IN}."),
     ("stopped, cold", [claim(), volume(), vm(**DISK)],
-     f"{NO_ACTION} The VM starts on any node, and the {NEVER_CREATED}, follows it."),
+     f"{NO_ACTION} The VM starts on any node, and the {NEVER_CREATED}, follows it if it can run there."),
     ("apart, and its next disk is cold",
      [*SERVED, claim("disk2"), vm(annotations=NAMED), vm_pod(node="node-b", claims=["disk1", "disk2"]), BACKUP],
      f"R{RESTART} {COLD}"),

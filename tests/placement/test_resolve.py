@@ -138,7 +138,10 @@ def test_a_share_manager_without_a_pod_is_a_cold_start(objects: list[Object], se
     (finding,) = injection.decision.claims
     assert (finding.reason, finding.detail) == (Reason.NO_SHARE_MANAGER, sentence)
     assert (injection.decision.reason, injection.warnings) == (Reason.COLD_START, ())
-    assert f"the share-manager of claim disk1, which {sentence}, follows it" in injection.decision.message
+    assert (
+        f"the share-manager of claim disk1, which {sentence}, follows it if it can run there"
+        in injection.decision.message
+    )
     assert advice(injection.decision) == (NO_ACTION,)
 
 
@@ -159,7 +162,9 @@ def test_a_first_start_whose_claim_waits_for_its_consumer_is_cold(manifests: lis
     cold = reason is Reason.NO_SHARE_MANAGER
     assert decision.claims[0].reason is reason
     assert decision.reason is (Reason.COLD_START if cold else Reason.NO_SHARE_MANAGER)
-    assert ("disk1, which starts with the claim's first consumer, follows it" in decision.message) is cold
+    assert (
+        "disk1, which starts with the claim's first consumer, follows it if it can run there" in decision.message
+    ) is cold
     # Without ReadWriteMany, or in the mode Block, the volume will have no share-manager.
     for other in ({"modes": ["ReadWriteOnce"]}, {"modes": ["ReadOnlyMany"]}, {"volumeMode": "Block"}):
         assert decision_for(virt_launcher(), claim(**spec, **other), *manifests).reason is Reason.NO_SHARE_MANAGER
@@ -386,7 +391,7 @@ def test_a_named_claim_without_a_node_gives_no_other_claim_a_vote() -> None:
     injection = injection_for(named("disk3"), *objects)
     assert (injection.decision.reason, injection.decision.node) == (Reason.COLD_START, None)
     words = "the VM starts on any node, and the share-manager of claim disk3, which was never created, follows it"
-    assert injection.decision.message == words
+    assert injection.decision.message == f"{words} if it can run there"
     assert injection.warnings == ()
 
 
@@ -408,11 +413,11 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
 
 
 def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_other_ones() -> None:
-    cold = "the share-manager of claim disk1, which was never created,"
+    cold = "the share-manager of claim disk1, which was never created, follows it if it can run there"
     for second, message in (
-        ([claim("disk2", volumeMode="Block")], f"{cold} follows it"),
-        ([claim("disk2")], "the share-managers of claims disk1, disk2 follow it"),
-        ([claim("disk2", volume="")], f"{cold} follows it; no node serves claim disk2 (ClaimNotBound)"),
+        ([claim("disk2", volumeMode="Block")], cold),
+        ([claim("disk2")], "the share-managers of claims disk1, disk2 follow it if they can run there"),
+        ([claim("disk2", volume="")], f"{cold}; no node serves claim disk2 (ClaimNotBound)"),
     ):  # fmt: skip
         decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *CLAIM_AND_PV, *second, node())
         assert decision.reason is Reason.COLD_START

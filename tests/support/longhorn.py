@@ -32,15 +32,14 @@ ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
 SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 VERSION: Object = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
-CRD: Object = {
-    "metadata": {"name": "sharemanagers.longhorn.io"},
-    "spec": {
-        "group": "longhorn.io",
-        "scope": "Namespaced",
-        "names": {"kind": "ShareManager", "plural": "sharemanagers", "singular": "sharemanager"},
-        "versions": [VERSION | {"subresources": {"status": {}}}],
-    },
-}
+
+
+def _crd(kind: str) -> Object:
+    singular = kind.lower()
+    names = {"kind": kind, "plural": f"{singular}s", "singular": singular}
+    spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names}
+    versions = [VERSION | {"subresources": {"status": {}}}]
+    return {"metadata": {"name": f"{singular}s.longhorn.io"}, "spec": spec | {"versions": versions}}
 
 
 class Longhorn:
@@ -63,6 +62,7 @@ class Longhorn:
         self.pod_annotations: Object = {}
         self._plane = plane
         self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
+        self.settings = f"{GROUP}/namespaces/{namespace}/settings"
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}  # PVs by their name
         self._removed: set[str] = set()  # volumes
@@ -74,7 +74,8 @@ class Longhorn:
         self._loop = ReconcileLoop(f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
-        self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
+        for kind in "ShareManager", "Setting":
+            self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _crd(kind))
         self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
         priority = {"metadata": {"name": PRIORITY_CLASS}, "value": 1_000_000_000}
         self._create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
@@ -82,6 +83,10 @@ class Longhorn:
         account = {"metadata": {"name": "longhorn-service-account"}}
         self._create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", account)
         self._plane.wait(lambda: self._plane.request("GET", self.managers), 20, "the ShareManager CRD")
+        self._plane.wait(lambda: self._plane.request("GET", self.settings), 20, "the CRD of Longhorn's settings")
+        # Share-managers tolerate nothing by default.
+        kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "taint-toleration"}}
+        self._create(self.settings, kind | {"value": ""})
 
     def start(self) -> None:
         self._loop.start()

@@ -158,9 +158,11 @@ class Inventory:
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
-        # Unknown tolerations count as tolerations of everything.
         selector = longhorn.node_selector(self.longhorn_settings.get(longhorn.SELECTOR_SETTING, ""))
-        default: JsonObject = {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}]}
+        setting = self.longhorn_settings.get(longhorn.TOLERATION_SETTING)
+        # Unknown tolerations count as tolerations of everything.
+        tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
+        default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
         servers = {"": default} | dict(self._share_manager_pods(settings))
         found = (replace(each, servers=servers) for each in machines(facts_of(self.store)))
         return [self._completed(machine, state_claims, settings) for machine in found]

@@ -26,7 +26,12 @@ from webhook.placement.objects.kubevirt import (
     is_virt_launcher,
     run_strategy,
 )
-from webhook.placement.objects.longhorn import SELECTOR_SETTING, VERSION_SETTING, share_manager_limits
+from webhook.placement.objects.longhorn import (
+    SELECTOR_SETTING,
+    TOLERATION_SETTING,
+    VERSION_SETTING,
+    share_manager_limits,
+)
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
@@ -335,13 +340,15 @@ def read_storage_class(item: JsonObject) -> facts.StorageClass:
     annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
     waits = item.get("provisioner") == LONGHORN_DRIVER and item.get("volumeBindingMode") == "WaitForFirstConsumer"
     waits = waits and mapping(item, "parameters").get("migratable") not in TRUE_VALUES
-    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", waits, share_manager_limits(item))
+    tolerations = text(item, "parameters", "shareManagerTolerations")
+    limits = share_manager_limits(item)
+    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", waits, limits, tolerations)
 
 
 _STORAGE_CLASS = object_of(
     "provisioner volumeBindingMode allowedTopologies",
     metadata=metadata_of("annotations"),
-    parameters=map_of("migratable shareManagerNodeSelector"),
+    parameters=map_of("migratable shareManagerNodeSelector shareManagerTolerations"),
 )
 STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, required=False)
 
@@ -371,7 +378,7 @@ TOOL_KINDS = (
     ),
     *(
         Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-        for name in (VERSION_SETTING, SELECTOR_SETTING)
+        for name in (VERSION_SETTING, SELECTOR_SETTING, TOLERATION_SETTING)
     ),
     Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
     # Instance types, preferences, and the revisions of both.

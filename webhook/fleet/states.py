@@ -18,7 +18,8 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Key, Node, Pod
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
@@ -274,11 +275,21 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
     """
     pod = Manifest(mapping(machine.template), machine.namespace)
     for claim in claims:
-        server = Manifest({"spec": machine.servers.get(claim.volume or "", machine.servers.get(""))}, "")
+        server = Manifest({"spec": _server(machine, claim, catalog)}, "")
         if claim.reason in (None, Reason.NO_SHARE_MANAGER) and (node := _unfollowed_node(pod, claim, server, catalog)):
             problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
             return f"{problem}: compare node selectors, affinities and tolerations"
     return ""
+
+
+def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObject:
+    """Return the spec of the share-manager pod that serves the claim, else what is known of the next one."""
+    if claim.volume and claim.volume in machine.servers:
+        return machine.servers[claim.volume]
+    default, found = machine.servers.get("", {}), catalog.claim(machine.namespace, claim.claim)
+    storage_class = catalog.storage_class(found.storage_class) if found else None
+    more = tolerations(storage_class.tolerations) if storage_class else []
+    return {**default, "tolerations": [*mappings(default, "tolerations"), *more]}
 
 
 def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catalog: Catalog) -> str:

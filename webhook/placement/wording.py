@@ -182,7 +182,8 @@ def cold_start(findings: Iterable[ClaimFinding], *, steering: bool) -> str:
     if labels:
         message = f"the VM prefers nodes that match {labels}, because {servers} can only run there"
     elif steering:
-        message = f"the VM starts on any node, and {servers} {'follows' if one else 'follow'} it"
+        follow = "follows it if it" if one else "follow it if they"
+        message = f"the VM starts on any node, and {servers} {follow} can run there"
     else:
         message = f"the VM and {servers} start on any node"
     problems = [finding for finding in deciding if finding.reason not in _NORMAL]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.kubevirt import CRDS, launcher_pod
-from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION
+from tests.support.kubevirt import launcher_pod
+from tests.support.longhorn import DRIVER, GROUP, STORAGE
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import Scenario
 from tests.support.virt_controller import VirtController, _Vm
@@ -82,12 +82,8 @@ def show_installation(plane: ControlPlane) -> None:
     plane.create_namespace("kubevirt")
     created = plane.request("POST", KUBEVIRTS, kubevirt())["metadata"]
     plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
-    names = {"kind": "Setting", "plural": "settings", "singular": "setting"}
-    spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
-    plane.request("POST", CRDS, {"metadata": {"name": "settings.longhorn.io"}, "spec": spec})
-    path = f"{GROUP}/namespaces/longhorn-system/settings"
-    plane.wait(lambda: plane.request("GET", path), 20, "the CRD of Longhorn's settings")
     kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
+    path = f"{GROUP}/namespaces/longhorn-system/settings"
     plane.request("POST", path, kind | {"value": LONGHORN_VERSION})
     core = "/api/v1/namespaces/kubevirt"
     plane.request("POST", f"{core}/serviceaccounts", {"metadata": {"name": ACCOUNT}})

@@ -219,3 +219,4 @@ class StorageClass(Fact, Struct, frozen=True):
     opts_in: bool  # its annotation is "true"
     waits: bool = False  # a claim gets its Longhorn volume only when a pod mounts the claim
     limits: Selector = ()  # what the nodes of share-managers must match
+    tolerations: str = ""  # the parameter that adds to those of share-managers

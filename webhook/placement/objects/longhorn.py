@@ -1,4 +1,4 @@
-"""The labels and the creator of Longhorn's share-manager pods, what limits their nodes, and two settings.
+"""The labels and the creator of Longhorn's share-manager pods, what limits their nodes, and three settings.
 
 Longhorn's source: controller/share_manager_controller.go and types/setting.go, both in
 https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6
@@ -17,6 +17,8 @@ LONGHORN_ACCOUNT = "longhorn-service-account"  # of Longhorn's manager
 VOLUME_LABEL = "longhorn.io/share-manager"  # the name of the volume that the pod serves
 VERSION_SETTING = "current-longhorn-version"  # the name of the setting that has the version
 SELECTOR_SETTING = "system-managed-components-node-selector"  # of share-manager pods, too
+TOLERATION_SETTING = "taint-toleration"  # of share-manager pods, too
+_EFFECTS = ("", "NoExecute", "NoSchedule", "PreferNoSchedule")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -29,6 +31,18 @@ def node_selector(setting: str) -> dict[str, str]:
     """Parse a selector such as "disk:ssd;rack:7". Like `UnmarshalNodeSelector`, ignore one with an invalid part."""
     parts = [part.split(":") for part in setting.split(";")] if setting.strip(" ") else []
     return {key.strip(" "): value.strip(" ") for key, value in parts} if all(len(part) == 2 for part in parts) else {}
+
+
+def tolerations(setting: str) -> list[JsonObject]:
+    """Parse tolerations such as "a=b:NoSchedule;c:NoExecute". Like `UnmarshalTolerations`, ignore invalid ones."""
+    parts = [part.split(":") for part in setting.replace(" ", "").split(";")] if setting.strip(" ") else []
+    if any(len(part) != 2 or part[1] not in _EFFECTS for part in parts):
+        return []
+    pairs = [(*pair.partition("="), effect) for pair, effect in parts]
+    return [
+        {"key": key, "operator": "Equal" if equal else "Exists", "value": value, "effect": effect}
+        for key, equal, value, effect in pairs
+    ]
 
 
 def share_manager_limits(storage_class: JsonObject) -> Selector:
