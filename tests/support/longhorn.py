@@ -12,12 +12,13 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
+from webhook.placement.objects.longhorn import node_selector, tolerations
 
 DRIVER = "driver.longhorn.io"
 GROUP = "/apis/longhorn.io/v1beta2"
@@ -26,7 +27,7 @@ VOLUMES = "/api/v1/persistentvolumes"
 RECORDED = REVIEWS / "share-manager.json"
 PRIORITY_CLASS = "longhorn-critical"  # the default of Longhorn's chart
 BACK_OFF, MAX_BACK_OFF = 1.0, 120.0  # seconds; controller/utils.go:30
-REMOUNT_DELAY = 5.0  # seconds; controller/kubernetes_pod_controller.go:38
+REMOUNT_DELAY = timedelta(seconds=5)  # controller/kubernetes_pod_controller.go:38
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
@@ -50,15 +51,9 @@ class Longhorn:
     share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get `pod_annotations`.
     """
 
-    def __init__(
-        self,
-        plane: ControlPlane,
-        namespace: str = "longhorn-system",
-        deletes_consumers: bool = True,
-        fast_failover: bool = False,
-    ) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system", deletes_consumers: bool = True) -> None:
         self.namespace = namespace
-        self.deletes_consumers, self.fast_failover = deletes_consumers, fast_failover
+        self.deletes_consumers, self.fast_failover = deletes_consumers, False
         self.pod_annotations: Object = {}
         self._plane = plane
         self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
@@ -187,8 +182,7 @@ class Longhorn:
         for volume, manager in managers.items():
             # An untracked one without a state is being created.
             if volume in volumes or _state(manager):
-                wanted = attachments.get(volume, [])
-                self._sync(manager, pods.get(volume), wanted, volumes.get(volume, {}))
+                self._sync(manager, pods.get(volume), attachments.get(volume, []), volumes.get(volume, {}))
                 self._delete_consumers(volume, pods.get(volume))
 
     def _watch_nodes(self) -> None:
@@ -215,20 +209,20 @@ class Longhorn:
             path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
             self._plane.request("PATCH", path, {"status": {"attached": True}})
 
-    def _sync(self, manager: Object, pod: Object | None, wanted: list[Object], pv: Object) -> None:
+    def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
         """Bring a ShareManager one step forward (`syncShareManager`). Its status is written before its pod changes."""
         volume, before = manager["metadata"]["name"], _state(manager)
         owner = manager.get("status", {}).get("ownerID", "")
         if (next_owner := self._next_owner(owner, _node(pod))) != owner:
             self._set_status(volume, {"ownerID": next_owner})
-        state = self._next_state(before, pod, bool(wanted), next_owner)
+        state = self._next_state(before, pod, bool(attachments), next_owner)
         if state != before:
             endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
             self._set_status(volume, {"state": state, "endpoint": endpoint})
         if state == "error":  # controller/volume_controller.go:7068
             self._remounts[volume] = datetime.now(UTC).replace(microsecond=0)
         if state == "running":
-            for attachment in wanted:
+            for attachment in attachments:
                 self._attach(attachment)
         elif state == "starting":
             if pod is None:
@@ -244,15 +238,14 @@ class Longhorn:
 
         With no schedulable node at all, the owner only leaves a node that isn't ready: line 1772.
         """
-        able = self._schedulable or self._ready
-        if node in able:
+        if node in (able := self._schedulable or self._ready):
             return node
         return owner if owner in able or not able else random.choice(sorted(able))
 
-    def _next_state(self, state: str, pod: Object | None, is_wanted: bool, owner: str) -> str:
+    def _next_state(self, state: str, pod: Object | None, required: bool, owner: str) -> str:
         """Return the state of a ShareManager after `syncShareManagerVolume`, then `syncShareManagerPod`."""
         # Line 705: it can't start from a node that isn't schedulable, but may go on there.
-        if not is_wanted or (state != "running" and owner not in self._schedulable):
+        if not required or (state != "running" and owner not in self._schedulable):
             state = "stopped" if state == "stopped" else "stopping"
         elif state not in ("running", "stopping"):  # line 717: after `stopping`, it is `stopped` before it starts again
             state = "starting"
@@ -304,7 +297,7 @@ class Longhorn:
         requested_at = self._remounts.get(volume)
         if requested_at is None or server is None or server["status"].get("phase") != "Running":
             return
-        if (datetime.now(UTC) - requested_at).total_seconds() <= REMOUNT_DELAY:
+        if datetime.now(UTC) <= requested_at + REMOUNT_DELAY:
             return
         if self.deletes_consumers:
             for pod in self._consumers(volume):
@@ -322,9 +315,10 @@ class Longhorn:
             if _handle(pv) != volume:
                 continue
             for pod in self._list(f"/api/v1/namespaces/{claim['namespace']}/pods"):
-                claims = [each.get("persistentVolumeClaim", {}) for each in pod["spec"].get("volumes", [])]
+                volumes = pod["spec"].get("volumes", [])
+                claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in volumes]
                 has_controller = any(each.get("controller") for each in pod["metadata"].get("ownerReferences", []))
-                if has_controller and not _is_terminating(pod) and {"claimName": claim["name"]} in claims:
+                if has_controller and not _is_terminating(pod) and claim["name"] in claims:
                     yield pod
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
@@ -332,21 +326,15 @@ class Longhorn:
         metadata, spec = pod["metadata"], pod["spec"]
         metadata["namespace"] = self.namespace
         metadata["annotations"] |= self.pod_annotations
-        metadata["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
-        for fields, key in (
-            (metadata, "managedFields"),
-            (metadata["ownerReferences"][0], "blockOwnerDeletion"),
-            (spec, "priority"),
-            (spec, "preemptionPolicy"),
-        ):
-            del fields[key]
+        owner = metadata["ownerReferences"][0]
+        owner["uid"] = manager["metadata"]["uid"]
+        del metadata["managedFields"], owner["blockOwnerDeletion"], spec["priority"], spec["preemptionPolicy"]
         spec["priorityClassName"] = PRIORITY_CLASS
         affinity: Object = {}
         storage_class = self._storage_class(pv["spec"].get("storageClassName", ""))
         parameters = storage_class.get("parameters", {})
-        if selector := parameters.get("shareManagerNodeSelector"):
-            spec["nodeSelector"] = dict(label.split(":") for label in selector.split(";"))
-        spec["tolerations"] += _tolerations(parameters.get("shareManagerTolerations", ""))
+        spec["nodeSelector"] = node_selector(parameters.get("shareManagerNodeSelector", ""))
+        spec["tolerations"] += tolerations(parameters.get("shareManagerTolerations", ""))
         # Longhorn puts the expressions of all topologies into one term.
         topologies = storage_class.get("allowedTopologies", [])
         allowed = [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
@@ -414,13 +402,3 @@ def _is_shared(pv: Object) -> bool:
     attributes = pv["spec"]["csi"].get("volumeAttributes", {})
     many = any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in pv["spec"]["accessModes"])
     return (many or attributes.get("share") == "true") and attributes.get("migratable") != "true"
-
-
-def _tolerations(parameter: str) -> list[Object]:
-    """Parse `key=value:effect;key:effect` (types/setting.go:2393)."""
-    found: list[Object] = []
-    for each in filter(None, parameter.split(";")):
-        pair, _, effect = each.partition(":")
-        key, is_equal, value = pair.partition("=")
-        found.append({"key": key, "effect": effect, "operator": "Equal" if is_equal else "Exists", "value": value})
-    return found
