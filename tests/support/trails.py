@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from tests.support.controlplane.api import ApiError, Object
@@ -63,7 +62,7 @@ class Recorder:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         for thread in self._threads:
             thread.join()
