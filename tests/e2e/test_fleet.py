@@ -155,7 +155,10 @@ class Fleet:
         spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
         metadata, folder = {"name": webhook.name, "labels": labels}, f"namespaces/{NAMESPACE}"
         self.plane.request("PATCH", f"/api/v1/{folder}/services/{INSTALLED}", {"spec": {"selector": labels}})
-        self.plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
+        with suppress(ApiError):  # of the test before
+            self.plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
+        with suppress(ApiError):
+            self.plane.request("DELETE", f"/api/v1/{folder}/pods/{webhook.name}?gracePeriodSeconds=0")
         pod = {"metadata": metadata, "spec": {"nodeName": self.nodes[-1], "containers": [CONTAINER]}}
         self.plane.request("POST", f"/api/v1/{folder}/pods", pod)
 
@@ -201,14 +204,19 @@ def states(rows: dict[str, Object], prefix: str) -> Counter[tuple[str, str]]:
     return Counter((row["state"], row["reason"]) for row in found)
 
 
-@pytest.fixture
-def fleet(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Fleet]:
+@pytest.fixture(scope="module")
+def installed(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Webhook]:
     with Webhook(plane, INSTALLED, kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
-        scenario = Scenario(plane, longhorn, webhook.register())
-        with VirtController(scenario, back_off=1) as controller:
-            yield Fleet(scenario, controller, webhook)
-        longhorn.deletes_consumers = True
-        scenario.close()
+        yield webhook.register()
+
+
+@pytest.fixture
+def fleet(plane: ControlPlane, longhorn: Longhorn, installed: Webhook) -> Iterator[Fleet]:
+    scenario = Scenario(plane, longhorn, installed)
+    with VirtController(scenario, back_off=1) as controller:
+        yield Fleet(scenario, controller, installed)
+    longhorn.deletes_consumers = True
+    scenario.close()
 
 
 def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured, tmp_path: Path) -> None:
