@@ -25,7 +25,7 @@ from tests.support.builders import (
 from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
 from webhook.fleet.states import Machine, State, assess
-from webhook.fleet.volume_users import MAX_USERS
+from webhook.fleet.volumes import MAX_USERS
 from webhook.fleet.wording import advice, if_started
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Outcome, Reason

@@ -11,12 +11,12 @@ from hypothesis import settings as hypothesis_settings
 
 from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import placement_cases
-from webhook.catalog.kinds import TOOL_KINDS, kinds
+from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.export import reduced as reduced_raw
 
-KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *TOOL_KINDS)}
+KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *tool_kinds("longhorn-system"))}
 SECRET = "the-passphrase"
 
 

@@ -27,9 +27,11 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
+from tests.support.fleet import longhorn_volume, replica
 from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
+from webhook.fleet.volumes import VolumeData
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
@@ -113,6 +115,22 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
     for inventory in listed, loaded:
         assert [name for _, name in inventory.pods] == ["good"]
         assert inventory.kubevirts == {}
+
+
+def test_a_list_and_a_snapshot_have_the_same_data_of_volumes(tmp_path: Path) -> None:
+    objects = [longhorn_volume(), replica(), replica("node-b", failedAt="2026-08-01T12:00:00Z"), claim()]
+    elsewhere = longhorn_volume("foreign")
+    elsewhere["metadata"]["namespace"] = "default"  # not Longhorn's
+    with ApiServer() as server:
+        server.put(*objects, elsewhere)
+        client = ClusterClient(Api(server.url))
+        listed = read_inventory(client, Settings())
+        file = tmp_path / "cluster.yaml"
+        file.write_text("---\n".join(map(to_yaml, export(client, "longhorn-system", (), lambda *_: None))))
+        server.forbidden |= {("list", "volumes"), ("list", "replicas")}
+        assert read_inventory(client, Settings()).volume_data() == {}
+    data = VolumeData("best-effort", 3, "node-a", "attached", "healthy", frozenset({"node-a"}))
+    assert [listed.volume_data(), read([file])[0].volume_data()] == [{"vol-disk1": data}] * 2
 
 
 @pytest.mark.parametrize("template", [None, {"metadata": None}, {"metadata": {"annotations": None}, "spec": None}])

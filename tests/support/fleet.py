@@ -39,6 +39,33 @@ def vmi(name: str = "vm1", *, paused: bool = False, **spec: Any) -> Object:
     }
 
 
+def longhorn_volume(name: str = "vol-disk1", locality: str = "best-effort", **status: Any) -> Object:
+    """Build Longhorn's Volume, as its CRD has it; unknown keywords go into the status."""
+    attached = {"state": "attached", "robustness": "healthy", "currentNodeID": "node-a"}
+    return {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "Volume",
+        "metadata": {"name": name, "namespace": "longhorn-system"},
+        "spec": {"dataLocality": locality, "numberOfReplicas": 3},
+        "status": attached | status,
+    }
+
+
+def replica(
+    node: str = "node-a", volume: str = "vol-disk1", *, suffix: str = "r", deleting: bool = False, **spec: Any
+) -> Object:
+    """Build a healthy Replica of a Longhorn volume; unknown keywords go into the spec."""
+    metadata = {"name": f"{volume}-{suffix}-{node}", "namespace": "longhorn-system"}
+    healthy = {"volumeName": volume, "nodeID": node, "healthyAt": CREATED, "failedAt": ""}
+    return {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "Replica",
+        "metadata": metadata | ({"deletionTimestamp": LATER} if deleting else {}),
+        "spec": healthy | spec,
+        "status": {"currentState": "running"},
+    }
+
+
 def vm_pod(
     name: str = "vm1",
     node: str = "node-a",

@@ -16,6 +16,7 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
+from webhook.fleet.volumes import VolumeData, data_of
 from webhook.placement.eligibility import is_share_manager_pod
 from webhook.placement.objects import longhorn
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine, VirtualMachineInstance
@@ -99,7 +100,7 @@ class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
     `blueprints` are instance types, preferences, and their ControllerRevisions. `quotas` are grouped by namespace.
-    `malformed` has a line for each object that could not be read.
+    `longhorn_volumes` are Longhorn's Volumes, and `malformed` has a line for each object that could not be read.
     """
 
     store: Store = field(default_factory=Store)
@@ -111,6 +112,8 @@ class Inventory:
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
+    longhorn_volumes: dict[Key, JsonObject] = field(default_factory=dict)
+    replicas: dict[Key, JsonObject] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
 
     @property
@@ -125,6 +128,8 @@ class Inventory:
             "VirtualMachineInstance": self.vmis,
             "Pod": self.pods,
             "KubeVirt": self.kubevirts,
+            "Volume": self.longhorn_volumes,
+            "Replica": self.replicas,
         }.get(kind)
         if kind == "ResourceQuota":
             table = self.quotas.setdefault(key_of(item)[0], {})
@@ -138,6 +143,10 @@ class Inventory:
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
         if table is not None:
             table[key_of(item)] = item
+
+    def volume_data(self) -> dict[str, VolumeData]:
+        """Return where Longhorn keeps the data of each volume, by its name."""
+        return data_of(self.longhorn_volumes.values(), self.replicas.values())
 
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""

@@ -363,7 +363,7 @@ _INSTANCE_TYPE_SPEC = map_of(
     devices=map_of(preferredTPM=_TPM),
     firmware=map_of(preferredEfi=_EFI),
 )
-TOOL_KINDS = (
+_TOOL_KINDS = (
     Kind(
         KUBEVIRT,
         "KubeVirt",
@@ -393,6 +393,24 @@ TOOL_KINDS = (
         query={"labelSelector": NAME_LABEL},
     ),
 )
+# Where the data of a volume is: `fleet.volumes` reads both.
+_LONGHORN_DATA = (
+    Kind(
+        LONGHORN,
+        "Volume",
+        object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID state robustness")),
+    ),
+    Kind(
+        LONGHORN,
+        "Replica",
+        object_of(spec=map_of("volumeName nodeID failedAt healthyAt"), status=map_of("currentState")),
+    ),
+)
+
+
+def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
+    """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _LONGHORN_DATA))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
-from webhook.fleet.volume_users import other_users
+from webhook.fleet.volumes import other_users
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import why_not_scheduled, why_pin_fails
-from webhook.fleet.volume_users import VolumeUser, other_users
+from webhook.fleet.volumes import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import recorded_reason

@@ -11,7 +11,7 @@ import msgspec
 
 from webhook import __version__
 from webhook.catalog.kind import Kind, decode_large
-from webhook.catalog.kinds import TOOL_KINDS, kinds
+from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
@@ -47,7 +47,7 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list: with its plural, the
     cause, and whether the right is missing. Raises BadInput if the API server can't be reached.
     """
-    for kind in (*kinds(longhorn), *TOOL_KINDS):
+    for kind in (*kinds(longhorn), *tool_kinds(longhorn)):
         try:
             items = list_raw(cluster, kind.path, **kind.query)
         except ClusterError as error:

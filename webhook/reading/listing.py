@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind
-from webhook.catalog.kinds import PODS, TOOL_KINDS, kinds
+from webhook.catalog.kinds import PODS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.fields import mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
@@ -25,7 +25,7 @@ def read_inventory(
     inventory.store.taken_at = datetime.now(UTC)
     try:
         with answered():
-            for kind in (*kinds(settings.longhorn_namespace), *TOOL_KINDS):
+            for kind in (*kinds(settings.longhorn_namespace), *tool_kinds(settings.longhorn_namespace)):
                 _read_kind(cluster, kind, inventory, show)
     finally:
         show("", 0)
@@ -49,5 +49,5 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             show(kind.plural, number)
     except ClusterError as error:
         # Without the right to list a kind that only the tool reads, or without its CRD, the inventory lacks it.
-        if error.code not in ((403, 404) if kind in TOOL_KINDS else (404,) if kind.optional else ()):
+        if error.code not in ((403, 404) if kind.fact is None else (404,) if kind.optional else ()):
             raise

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind, MalformedObject
-from webhook.catalog.kinds import CLAIMS, PODS, TOOL_KINDS, VIRTUAL_MACHINES, kinds
+from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, kinds, tool_kinds
 from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import is_share_manager
@@ -22,13 +22,13 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     Also returns the object by which a snapshot describes itself, empty without one.
     """
     inventory, description, found = Inventory(), JsonObject(), 0
-    known = kinds("")  # files may be of any namespace of Longhorn's
+    known, others = kinds(""), tool_kinds("")  # files may be of any namespace of Longhorn's
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 description = item
                 inventory.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
-            for kind in (each for each in (*known, *TOOL_KINDS) if each.is_of(*version_and_kind)):
+            for kind in (each for each in (*known, *others) if each.is_of(*version_and_kind)):
                 found += kind in known
                 _put(inventory, document, kind, item)
     if not found:

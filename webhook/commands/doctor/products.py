@@ -12,7 +12,7 @@ from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, over_nfs
 from webhook.fleet.states import State, assess
-from webhook.fleet.volume_users import users_of
+from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import text, version_numbers
 from webhook.placement.objects.longhorn import VERSION_SETTING

@@ -1,0 +1,104 @@
+"""A VM's volumes: their other users, which keep their share-managers running, and the nodes of their data."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from webhook.placement.catalog import Catalog
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.pod import is_terminating
+from webhook.placement.reasons import ClaimFinding
+from webhook.placement.volume_consumers import claims_of
+
+# A volume can have thousands of users, and each VM of a report lists the others.
+MAX_USERS = 10
+
+POD, VMI = "Pod", "VirtualMachineInstance"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeUser:
+    """A VMI, or a pod that belongs to no VM."""
+
+    kind: str  # of the object
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return the user for sentences, such as "pod backup/nightly-0"."""
+        return f"{'VM' if self.kind == VMI else 'pod'} {self.namespace}/{self.name}"
+
+
+def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalog: Catalog) -> tuple[VolumeUser, ...]:
+    """Return the first users of the volumes of a VMI's claims other than this VMI: first the pods of no VM.
+
+    `vmi` is the UID of the VMI. A user mounts any claim of a volume, and is bound to a node.
+    """
+    keys = (key for each in served for key in ((namespace, each.claim), *claims_of(each.volume or "", catalog)))
+    return tuple(dict.fromkeys(islice(_users(dict.fromkeys(keys), vmi, catalog), MAX_USERS)))
+
+
+def users_of(volume: str, catalog: Catalog) -> Iterator[VolumeUser]:
+    """Yield all users of a Longhorn volume, some of them several times."""
+    return _users(dict.fromkeys(claims_of(volume, catalog)), "", catalog)
+
+
+def _users(claims: Iterable[Key], vmi: str, catalog: Catalog) -> Iterator[VolumeUser]:
+    for claim in claims:
+        for pod in catalog.other_mounting_pods(*claim):
+            yield VolumeUser(POD, *pod.key)
+    for claim in claims:
+        for pod in catalog.mounting_pods(*claim):
+            if pod.node and pod.alive and pod.vmi_uid != vmi:
+                yield VolumeUser(VMI, pod.namespace, pod.vm or pod.name)
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeData:
+    """A Longhorn volume, as far as its fields are known."""
+
+    locality: str = ""  # its dataLocality
+    replicas: int = 0  # the number that it shall have
+    attached_to: str = ""  # the node of its engine
+    state: str = ""
+    robustness: str = ""
+    healthy: frozenset[str] | None = None  # the nodes of its healthy replicas; None if unknown
+
+
+def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> dict[str, VolumeData]:
+    """Return the data of each Longhorn volume, by name. Without any replica, the user may not list them."""
+    healthy: defaultdict[str, set[str]] = defaultdict(set)
+    known = False
+    for replica in replicas:
+        known = True
+        if _is_healthy(replica) and (node := text(replica, "spec", "nodeID")):
+            healthy[text(replica, "spec", "volumeName")].add(node)
+    return {
+        (name := text(volume, "metadata", "name")): _data(volume, frozenset(healthy.get(name, ())) if known else None)
+        for volume in volumes
+    }
+
+
+def _is_healthy(replica: JsonObject) -> bool:
+    """Return whether the data of a replica is complete. Longhorn clears `healthyAt` before it rebuilds a replica.
+
+    Source: `IsAvailableHealthyReplica` in
+    https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
+    """
+    failed = text(replica, "spec", "failedAt")
+    return bool(text(replica, "spec", "healthyAt")) and not failed and not is_terminating(replica)
+
+
+def _data(volume: JsonObject, healthy: frozenset[str] | None) -> VolumeData:
+    spec, status = mapping(volume, "spec"), mapping(volume, "status")
+    number = spec.get("numberOfReplicas")
+    return VolumeData(
+        locality=text(spec, "dataLocality"),
+        replicas=number if isinstance(number, int) else 0,
+        attached_to=text(status, "currentNodeID"),
+        state=text(status, "state"),
+        robustness=text(status, "robustness"),
+        healthy=healthy,
+    )
