@@ -33,7 +33,8 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
 from tests.support.fake_clock import FakeClock
-from tests.support.fleet import vm_pod, vmi
+from tests.support.fleet import longhorn_volume, vm_pod, vmi
+from tests.support.fleet import replica as volume_replica
 from tests.support.paths import DOCS, EXAMPLES
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
@@ -161,7 +162,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 13
+    assert [line[0] for line in lines] == ["✓"] * 14
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.count("list", "virtualmachines") == 1
 
@@ -319,6 +320,19 @@ AFTER_CASES: dict[str, Case] = {
     ),
     "a cached disk of an opted-in VM": (
         "loopback-nfs", "warning", "NFS: 1 (default/vm1)", cached_vm(cache="writethrough"), put(OPTED_IN_HERE)
+    ),
+    "a healthy replica elsewhere": (
+        "data", "warning", "1 (default/vm1)", put(OPTED_IN_HERE, vm_pod(), longhorn_volume(), volume_replica("node-b"))
+    ),
+    "a healthy replica beside the share-manager": (
+        "data", "ok", "none", put(OPTED_IN_HERE, vm_pod(), longhorn_volume(), volume_replica("node-a"))
+    ),
+    "no right to list replicas": (
+        "data", "warning", "unknown", put(OPTED_IN_HERE, vm_pod(), longhorn_volume(), volume_replica("node-a")),
+        forbid(("list", "replicas")),
+    ),
+    "a remote replica of a VM that is not opted in": (
+        "data", "ok", "none", put(vm_pod(opt_in=None), longhorn_volume(), volume_replica("node-b"))
     ),
     "no Deployment": ("replicas", "failure", "no Deployment matches the selector", remove(deployment())),
     "one replica not ready": ("replicas", "warning", "1 of 2 replicas", put(replica("b", phase="Running"))),
@@ -504,7 +518,7 @@ def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_l
 ) -> None:
     cluster.server.put(deployment(version="9.9.9"))
     report = json.loads(run("-o", "json").stdout)
-    assert report["summary"] == {"ok": 13, "warning": 1, "failure": 0, "unknown": 0}
+    assert report["summary"] == {"ok": 14, "warning": 1, "failure": 0, "unknown": 0}
     assert report["checks"][0]["docs"] == "docs/reference/doctor.md#replicas"
     monkeypatch.setenv("FORCE_COLOR", "1")
     lines = run().stdout.splitlines()

@@ -18,7 +18,7 @@ from tests.support.builders import (
     storage,
 )
 from tests.support.fake_api_server import ApiServer
-from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
+from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import migratable
 from webhook.cli import commands
 from webhook.placement.wording import restart_advice
@@ -52,6 +52,12 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
             "if eligible: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
         ],
         OPT_IN + RESTART.removeprefix("R"),
+    ),
+    "data on another node": (
+        [vm(), vm_pod(), longhorn_volume(), replica("node-b")],
+        "Together, CoScheduled: node-a serves claim disk1 (data: best-effort, remote)",
+        [],
+        "No action needed.",
     ),
     "paused and migrating": (
         [vm(), vmi(paused=True), vm_pod(), vm_pod(suffix="new", node="node-b", created="2026-09-01T12:00:00Z")],

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.support.builders import node, storage
+from tests.support.builders import Object, node, storage
 from tests.support.fake_api_server import ApiServer
-from tests.support.fleet import installation, vm, vm_pod, vmi
+from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi
 from tests.support.migrations import migratable
 from webhook.cli import commands
 from webhook.commands.label_selector import parse_selector
@@ -103,10 +103,48 @@ def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(
     assert lines[1].split()[5:8] == ["Apart", "disk1", "NodeFull"]
     assert "anywhere; if opted in: pinned to node-a   Opt the VM in: kubevirt-scheduler opt-in foreign" in lines[2]
     assert "Together (paused)   disk2   CoScheduled" in lines[4]
-    assert (len(lines), lines[5]) == (7, "")
+    assert (len(lines), lines[5]) == (8, "")
     snapshot.write_text(to_yaml(vm("broken", domain={"memory": {"guest": "a lot"}})))
     _, row, *_ = rows_of(run_report("--snapshot", snapshot, "-o", "wide"))
     assert row[5:8] == ["Stopped", "-", "-"]
+
+
+UNKNOWN = "without the right to list volumes.longhorn.io and replicas.longhorn.io"
+# What Longhorn says about the volumes of two VMs that are apart and one that is together: cells, and the summary.
+DATA: dict[str, tuple[list[Object], list[str], str]] = {
+    "a replica beside one of two share-managers": (
+        [
+            *(longhorn_volume("vol-disk1", "disabled"), replica("node-b", "vol-disk1")),
+            replica("node-a", "vol-disk1", healthyAt=""),
+            *(longhorn_volume("vol-disk2"), replica("node-b", "vol-disk2")),
+        ],
+        ["disabled, remote", "disabled, remote", "-", "best-effort, local"],
+        "data of the volumes: 1 local, 2 remote",
+    ),
+    "no right to list replicas": (
+        [longhorn_volume("vol-disk1", "strict-local"), longhorn_volume("vol-disk2", "")],
+        ["strict-local", "strict-local", "-", "-"],
+        f"data of the volumes: unknown for 3, {UNKNOWN}",
+    ),
+    "no right to list volumes": (
+        [replica("node-a", "vol-disk1")],
+        ["-", "-", "-", "-"],
+        f"data of the volumes: unknown for 3, {UNKNOWN}",
+    ),
+    "neither right": ([], ["-", "-", "-", "-"], f"data of the volumes: unknown for 3, {UNKNOWN}"),
+}
+
+
+@pytest.mark.parametrize("scene", DATA.values(), ids=DATA)
+def test_the_wide_table_says_whether_the_data_is_beside_the_server(
+    snapshot: Path, scene: tuple[list[Object], list[str], str]
+) -> None:
+    items, cells, summary = scene
+    snapshot.write_text("---\n".join(map(to_yaml, [*FLEET, *items])))
+    heads, *rows = rows_of(run_report("--snapshot", snapshot, "-o", "wide"))
+    assert [row[heads.index("DATA")] for row in rows[:4]] == cells
+    assert rows[-1] == [summary]
+    assert summary not in run_report("--snapshot", snapshot).stdout
 
 
 @pytest.mark.parametrize(
@@ -136,6 +174,7 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
         "node": "node-b",
         "storageNode": "node-a",
         "claim": "disk1",
+        "data": {"locality": None, "local": None, "text": ""},
         "state": "Apart",
         "reason": "NotOptedIn",
         "paused": False,
@@ -178,6 +217,7 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
     after = {"togetherAfterRestart": 2, "togetherAfterRestartNotOptedIn": 1, "togetherAfterRecolocate": 0}
     nfs = {"exposed": 0, "canLeave": 0, "text": ""}
     assert report["summary"].pop("text").startswith("4 VMs: 1 together, 2 apart, 1 stopped; 2 of 2 would be")
+    assert report["summary"].pop("data")["unknown"] == 3
     assert report["summary"] == {"vms": 4} | states | after | {"traffic": None, "nfs": nfs}
     assert yaml.safe_load(run_report("--snapshot", snapshot, "-o", "yaml").stdout)["nodes"] == report["nodes"]
     only_apart = report_on("--snapshot", snapshot, "--apart")
@@ -220,7 +260,7 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     lists = [request for request in server.requests if request.verb == "list"]
     assert [request.plural for request in server.requests if request not in lists] == ["services"]
     assert all(request.query["limit"] for request in lists)
-    assert len(lists) == 23  # one page of each kind, and three for the webhook
+    assert len(lists) == 25  # one page of each kind, and three for the webhook
     server.put(node("broken", allocatable={"cpu": "a lot"}))
     server.missing |= {"virtualmachines", "virtualmachineinstances", "sharemanagers"}
     result = run_report("--kubeconfig", server.kubeconfig(tmp_path))

@@ -137,6 +137,12 @@ class Status:
         return self.opted_in_by is not OptedInBy.NOTHING
 
     @property
+    def volume(self) -> str:
+        """Return the Longhorn volume of the claim that decides, empty if unknown."""
+        claims = self.claims or (self.start.decision.claims if self.start else ())
+        return next((each.volume for each in claims if each.claim == self.claim and each.volume), "")
+
+    @property
     def node(self) -> str | None:
         """Return the node that the VM's pod is bound to."""
         return (self.machine.pod.node if self.machine.pod else None) or None

@@ -66,6 +66,10 @@ class VolumeData:
     robustness: str = ""
     healthy: frozenset[str] | None = None  # the nodes of its healthy replicas; None if unknown
 
+    def is_local_to(self, node: str | None) -> bool | None:
+        """Return whether a node has a healthy replica, None if that or the node is unknown."""
+        return None if self.healthy is None or not node else node in self.healthy
+
 
 def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> dict[str, VolumeData]:
     """Return the data of each Longhorn volume, by name. Without any replica, the user may not list them."""

@@ -51,6 +51,7 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "waiting": products.waiting,
     "known-bugs": lambda inspection, _: products.known_bugs(inspection),
     "loopback-nfs": products.loopback_nfs,
+    "data": products.data,
 }
 CONFIGURATION = "configuration"
 

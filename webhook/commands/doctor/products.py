@@ -8,10 +8,11 @@ from functools import cache
 from webhook.catalog.inventory import node_loads
 from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
+from webhook.commands.report.document import DATA_RIGHTS, is_local
 from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, over_nfs
-from webhook.fleet.states import State, assess
+from webhook.fleet.states import State, Status, assess
 from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import text, version_numbers
@@ -153,9 +154,9 @@ def _restart(volumes: list[str], inspection: Inspection) -> str:
 
 def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
-    read, settings = inventory(inspection), inspection.settings
-    servers, cached, exposed = read.servers(settings), list[str](), list[str]()
-    for status in (assess(machine, read.store, settings) for machine in read.machines(settings)):
+    read, cached, exposed = inventory(inspection), list[str](), list[str]()
+    servers = read.servers(inspection.settings)
+    for status in _assessed(inspection):
         nfs = over_nfs(status, read.store, servers)
         if status.node and nfs.cached and (status.opted_in or found is None):
             (exposed if nfs.exposed else cached).append("/".join(status.machine.key))
@@ -172,6 +173,28 @@ def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> I
         yield warning(unprotected, f"{cure} before VMs or containers write to NFS volumes through the page cache.")
     else:
         yield ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
+
+
+@cache
+def _assessed(inspection: Inspection) -> list[Status]:
+    read, settings = inventory(inspection), inspection.settings
+    return [assess(machine, read.store, settings) for machine in read.machines(settings)]
+
+
+def data(inspection: Inspection, _found: Installation) -> Iterator[Result]:
+    """Count the opted-in VMs whose share-manager has no healthy replica on its node."""
+    volumes = inventory(inspection).volume_data()
+    served = [each for each in _assessed(inspection) if each.node and each.opted_in and each.storage_node]
+    local = {"/".join(each.machine.key): is_local(each, volumes) for each in served}
+    remote, unknown = ([name for name, value in local.items() if value is one] for one in (False, None))
+    without = "opted-in VMs without a healthy replica on the node of their share-manager"
+    if remote:
+        advice = "Set dataLocality of their volumes to best-effort, so that Longhorn keeps a replica there."
+        yield warning(f"{without}: {len(remote)} ({listed(remote)})", advice)
+    elif unknown:
+        yield warning(f"{without}: unknown", f"Run doctor with {DATA_RIGHTS}.")
+    else:
+        yield ok(f"{without}: none")
 
 
 def _unprotected(inspection: Inspection, servers: Servers) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
 def _explained(found: Found, fleet: Fleet) -> JsonObject:
     if isinstance(found, Machine):
-        return explain_machine(found, fleet.inventory.store, fleet.webhook)
+        return explain_machine(found, fleet.inventory, fleet.webhook)
     return explain_pod(found, fleet.inventory.store, fleet.webhook.settings)
 
 

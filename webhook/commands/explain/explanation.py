@@ -1,5 +1,6 @@
 """The explanation of a pod or VM as a JSON object: its node, the steps of the decision on its next pod, and advice."""
 
+from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store
 from webhook.commands.admission_requests import as_json, pod_name
 from webhook.commands.explain.sections import Finding, Section, describe_placement, describe_state, describe_steps
@@ -25,11 +26,12 @@ def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObje
     return found | {"steps": [where, *found["steps"]]}
 
 
-def explain_machine(machine: Machine, catalog: Store, webhook: Webhook) -> JsonObject:
+def explain_machine(machine: Machine, inventory: Inventory, webhook: Webhook) -> JsonObject:
     """Explain where a VM is, and the decision on its next pod. Without that pod, there is no decision."""
-    settings, around = webhook.settings, Surroundings(webhook.predicting)
+    settings, around, catalog = webhook.settings, Surroundings(webhook.predicting), inventory.store
     status = assess(machine, catalog, around.settings)
-    vm, stopped = describe(status, plan_move(status, around, catalog)), status.start.stopped if status.start else ()
+    vm = describe(status, plan_move(status, around, catalog), inventory.volume_data())
+    stopped = status.start.stopped if status.start else ()
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
     findings = (*placement, *describe_state(vm, stops=bool(stopped)))
     found: JsonObject = {"steps": [], "decision": None, "ifEligible": None, "patch": None, "warnings": []}

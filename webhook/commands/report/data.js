@@ -20,6 +20,7 @@ const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm)
 const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
 const TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
 const NFS = ((report.summary || {}).nfs || {}).text; // which VMs loopback NFS exposes, and which can leave NFS
+const DATA = (report.summary || {}).data || {}; // whether the share-managers run beside a replica
 const COLUMNS = [
   ["Namespace", (vm) => vm.namespace],
   ["VM", (vm) => vm.name],
@@ -29,6 +30,7 @@ const COLUMNS = [
   ["Storage", (vm) => vm.storageNode],
   ["Claim", (vm) => vm.claim],
   ["Reason", (vm) => vm.reason],
+  ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
   ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
   ["If started", ifStarted],
   ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),

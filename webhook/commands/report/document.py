@@ -8,6 +8,7 @@ from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan,
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
+from webhook.fleet.volumes import VolumeData
 from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
@@ -15,6 +16,8 @@ from webhook.placement.objects.fields import JsonObject
 # The keys of the summary and of a node's states, in the order of the report.
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 WORDS = {"notConcerned": "not concerned"}  # for those keys that are no words
+LOCAL = {True: "local", False: "remote", None: ""}
+DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 
 
 def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
@@ -29,9 +32,10 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     if traffic:
         statuses = sorted(statuses, key=lambda each: traffic[each.machine.key], reverse=True)
     nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers(around.settings)) for each in statuses}
+    volumes = inventory.volume_data()
     return {
         "vms": [
-            describe(status, plan_move(status, around, catalog))
+            describe(status, plan_move(status, around, catalog), volumes)
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             | {"nfs": nfs[status.machine.key].as_json()}
@@ -39,8 +43,22 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
         ],
         "nodes": [_node(load, by_node[load.name]) for load in node_loads(catalog, around.settings)],
         "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), traffic)
-        | {"nfs": summarize_nfs(nfs.values())},
+        | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)},
     }
+
+
+def _summarize_data(statuses: Iterable[Status], volumes: Mapping[str, VolumeData]) -> JsonObject:
+    """Count the VMs whose share-manager runs, by whether its node has a healthy replica."""
+    counts = Counter(is_local(each, volumes) for each in statuses if each.storage_node and each.volume)
+    parts = [f"{number} {LOCAL[key]}" for key in (True, False) if (number := counts[key])]
+    parts += [f"unknown for {counts[None]}, without {DATA_RIGHTS}"] if counts[None] else []
+    text = f"data of the volumes: {', '.join(parts)}" if parts else ""
+    return {"local": counts[True], "remote": counts[False], "unknown": counts[None], "text": text}
+
+
+def is_local(status: Status, volumes: Mapping[str, VolumeData]) -> bool | None:
+    """Return whether the share-manager of a VM runs beside a healthy replica, None if that is unknown."""
+    return volumes.get(status.volume, VolumeData()).is_local_to(status.storage_node)
 
 
 def _summary(
@@ -73,9 +91,10 @@ def describe_proposal(proposal: Proposal | None) -> JsonObject | None:
     return {"action": proposal.action, "reason": word, "detail": detail, "gainBytes": proposal.gain}
 
 
-def describe(status: Status, move: Move | Refusal) -> JsonObject:
+def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeData]) -> JsonObject:
     """Return one VM of the report. `move` is how live migration can move this VM alone."""
-    machine = status.machine
+    machine, local = status.machine, is_local(status, volumes)
+    locality = volumes.get(status.volume, VolumeData()).locality
     return {
         "namespace": machine.namespace,
         "name": machine.name,
@@ -86,6 +105,11 @@ def describe(status: Status, move: Move | Refusal) -> JsonObject:
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,
+        "data": {
+            "locality": locality or None,
+            "local": local,
+            "text": ", ".join(filter(None, (locality, LOCAL[local]))),
+        },
         "state": status.state.value,
         "reason": status.reason.value if status.reason else None,
         "paused": machine.paused,

@@ -9,7 +9,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, printable
 
 COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow", "NotReady": "red"}
 HEADS = ("VM", "STATE", "NODE", "STORAGE", "WHAT TO DO")
-WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "NFS", "IF STARTED", "WHAT TO DO")
+WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "DATA", "NFS", "IF STARTED", "WHAT TO DO")
 NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
@@ -47,7 +47,9 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
     table = render_table(heads, rows, colors=COLORS, columns=None if wide else columns, headers=headers)
     if not headers:
         return table
-    lines = (mapping(report, "webhook").get("text"), report["summary"]["text"], report["summary"]["nfs"]["text"])
+    summary = report["summary"]
+    lines = [mapping(report, "webhook").get("text"), summary["text"], summary["nfs"]["text"]]
+    lines += [summary["data"]["text"]] * wide
     head, *below = (
         f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else ""
         for line in (printable(each or "") for each in lines)
@@ -74,7 +76,8 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
         yield from (vm["state"], *nodes, vm["nextStep"] or NO_VALUE)
         return
     yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state_words(vm))
-    yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
+    yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
+    yield from (vm["data"]["text"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
     yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
 
 
