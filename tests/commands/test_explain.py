@@ -81,8 +81,8 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
     for finding in decision["claims"]:
         assert finding["claim"] in words
         node = finding["node"]
-        expected_node = f"{node} runs other VMs" if finding["reason"] else f"served by {node} (source:"
-        assert finding["node"] is None or expected_node in words or "Which VMs use the volume?" in words
+        expected_node = f"{node} runs other pods" if finding["reason"] else f"served by {node} (source:"
+        assert finding["node"] is None or expected_node in words or "Which pods use the volume?" in words
         if reason := finding["reason"]:
             assert re.search(f"{reason}(: the share-manager [a-z ]+)?[.] {re.escape(ADVICE[Reason(reason)])}", words)
 
@@ -118,7 +118,7 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
         ],
         {},
         [
-            "Which VMs use the volume?",
+            "Which pods use the volume?",
             "volume vol-disk1 → PV pvc-disk1 → claim default/disk1",
             "✓ default/vm: on node-a",
             f"✗ default/other: on node-b; {NO_VOTE}",

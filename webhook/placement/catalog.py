@@ -46,7 +46,10 @@ class Catalog(Protocol):
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
 
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
-        """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
+        """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name.
+
+        Of a claim that very many pods mount, only the first ones count.
+        """
 
     def storage_class(self, name: str) -> StorageClass | None:
         """Find a StorageClass."""

@@ -43,11 +43,10 @@ from webhook.placement.reasons import (
     OptedInBy,
     Outcome,
     Reason,
-    Source,
 )
 from webhook.placement.settings import Action, Settings
 from webhook.placement.trace import Trace
-from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, ranked_nodes
+from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, kind_of, ranked_nodes
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
@@ -244,7 +243,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
 
 
 def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
-    """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
+    """Place a share-manager pod on the node where most VMs or pods use its volume, if the node guard allows it.
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
@@ -253,10 +252,11 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     avoided = avoided_nodes(manifest.pod)
     trace.consumers, trace.avoided = users, avoided
     if not users:
-        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
+        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM or pod uses volume {volume}")
+    kind, source = kind_of(users)
     nodes = ranked_nodes(users, avoided)
     if not nodes:
-        sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {volume}"
+        sentence = f"the pod prefers to avoid the nodes of the {kind}s that use volume {volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
@@ -275,12 +275,12 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
         node = nodes[0]
     trace.choice = Choice(node, tuple(other for other in nodes if other != node))
     claim = claims_of(volume, catalog)[0][1]
-    claims = (ClaimFinding(claim, volume, node, Source.VIRT_LAUNCHER_POD),)
+    claims = (ClaimFinding(claim, volume, node, source),)
     if obstacle := obstacles[node]:
-        sentence = f"{node} runs a VM of this volume but {obstacle.detail}, so no node affinity is added"
+        sentence = f"{node} runs a {kind} of this volume but {obstacle.detail}, so no node affinity is added"
         return replace(unchanged(obstacle.reason, Mode.PREFERRED, sentence), node=node, claims=claims)
-    vms = sum(vm.node == node for vm in users)
-    message = f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
+    number = sum(user.node == node for user in users)
+    message = f"prefers {node}, which runs {number} {kind}{'' if number == 1 else 's'} of this volume"
     placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
     passed_over = any(candidate.pod_affinity.passed_over for candidate in candidates)
     return replace(placed, recorded=True, passed_over=passed_over)

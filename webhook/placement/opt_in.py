@@ -1,5 +1,6 @@
-"""The source of a VM's opt-in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
+"""The source of the opt-in of a VM or a pod: its own annotation, its namespace's label, or a claim's StorageClass."""
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from webhook.placement.catalog import Catalog
@@ -11,10 +12,12 @@ from webhook.placement.settings import Action, OptIn, Settings
 Applicant: TypeAlias = Manifest | Pod | VirtualMachine
 
 
-def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:
+def opted_in_by(
+    applicant: Applicant, catalog: Catalog | None, settings: Settings, names: Iterable[str] | None = None
+) -> OptedInBy:
     """Return the source of a VM's opt-in. The first of annotation, namespace and StorageClass that is set decides.
 
-    A catalog of None means that the cache is not synced yet.
+    A catalog of None means that the cache is not synced yet. `names` are the claims whose StorageClass counts.
     """
     keys = settings.opt_in_annotations
     for key in keys:
@@ -28,7 +31,8 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
     label = namespace.opt_in if namespace else None
     if label is not None:
         return OptedInBy.NAMESPACE if label else OptedInBy.NOTHING
-    claims = (catalog.claim(applicant.namespace, name) for name in applicant.claims)
+    names = applicant.claims if names is None else names
+    claims = (catalog.claim(applicant.namespace, name) for name in names)
     classes = (catalog.storage_class(claim.storage_class) for claim in claims if claim)
     by_class = any(each.opts_in for each in classes if each)
     return OptedInBy.STORAGE_CLASS if by_class else OptedInBy.NOTHING

@@ -52,6 +52,7 @@ class Source(StrEnum):
     SHARE_MANAGER_POD = "share-manager-pod"
     SHARE_MANAGER = "share-manager"
     VIRT_LAUNCHER_POD = "virt-launcher-pod"
+    POD = "pod"
 
 
 class Reason(StrEnum):

@@ -11,7 +11,7 @@ from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
-from webhook.placement.volume_consumers import claims_of, consumers_of, ranked_nodes
+from webhook.placement.volume_consumers import claims_of, consumers_of, kind_of, ranked_nodes
 
 # Pods of all claims together that are asked whether they are another VM's.
 MAX_USERS = 1_000
@@ -85,8 +85,8 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     found = _find_server(name, handle, catalog, settings.longhorn_namespace)
     if found.reason is Reason.NO_SHARE_MANAGER and not claim.shared:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
-    if found.reason is Reason.SHARE_MANAGER_STARTING and (node := _interim_node(handle, catalog, settings)):
-        return replace(found, node=node, source=Source.VIRT_LAUNCHER_POD, persistent_state=state)
+    if found.reason is Reason.SHARE_MANAGER_STARTING and settings.steering:
+        found = _with_interim_node(found, handle, catalog, settings)
     cold = found.reason is Reason.NO_SHARE_MANAGER
     return replace(found, persistent_state=state, limits=limits if cold else ())
 
@@ -129,12 +129,11 @@ def _why_cold(manager: ShareManager | None) -> str:
     return "" if manager.owner else "has no owner yet"
 
 
-def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | None:
-    """Return the node where most of the volume's VMs run: the webhook steers the share-manager pod there."""
-    if not settings.steering:
-        return None
-    nodes = ranked_nodes(consumers_of(volume, catalog, settings))
-    return nodes[0] if nodes else None
+def _with_interim_node(finding: ClaimFinding, volume: str, catalog: Catalog, settings: Settings) -> ClaimFinding:
+    """Add the node where most of the volume's consumers run: the webhook steers the share-manager pod there."""
+    consumers = consumers_of(volume, catalog, settings)
+    nodes = ranked_nodes(consumers)
+    return replace(finding, node=nodes[0], source=kind_of(consumers)[1]) if nodes else finding
 
 
 def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, budget: Iterator[int]) -> bool:

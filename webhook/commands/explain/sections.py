@@ -70,7 +70,7 @@ def describe_steps(
         yield Section("Which nodes serve the claims?", tuple(found))
     if trace.consumers is not None:
         volume = text(request, "object", "metadata", "labels", VOLUME_LABEL)
-        yield Section("Which VMs use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
+        yield Section("Which pods use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
     if trace.choice:
         yield Section("Which node is the target?", tuple(_target(trace, trace.choice)))
     for candidate in trace.candidates:
@@ -101,7 +101,7 @@ def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Se
         which = f": the share-manager {finding.detail}" if finding.detail else ""
         yield Finding(f"{finding.reason}{which}. {ADVICE[finding.reason]}", holds)
         if finding.node:
-            yield Finding(f"{finding.node} runs other VMs of the volume, so the webhook steers the share-manager there")
+            yield Finding(f"{finding.node} runs other pods of the volume, which the share-manager will follow")
     elif finding.node:
         vote = "" if finding.decides else "; no vote"
         yield Finding(f"served by {finding.node} (source: {finding.source}){vote}", holds=True)
@@ -116,10 +116,12 @@ def _volume_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[F
     for pv in catalog.volumes_by_handle(volume):
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
         yield Finding(f"volume {volume} → PV {pv.name} → {claim}")
-    mounting = {pod.key: pod for claim in claims_of(volume, catalog) for pod in catalog.mounting_pods(*claim)}
+    consumers, queries = trace.consumers or (), (catalog.mounting_pods, catalog.other_mounting_pods)
+    mounting = {pod.key: pod for query in queries for claim in claims_of(volume, catalog) for pod in query(*claim)}
     for pod in mounting.values():
-        votes = pod in (trace.consumers or ())
-        exclusion = "" if votes else "; no vote: the pod must be opted in, bound, and Pending or Running"
+        votes, only_vms = pod in consumers, any(each.belongs_to_vm for each in consumers) and not pod.belongs_to_vm
+        must = "VMs decide" if only_vms else "the pod must be opted in, bound, and Pending or Running"
+        exclusion = "" if votes else f"; no vote: {must}"
         yield Finding(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", votes)
     for node in sorted(trace.avoided):
         yield Finding(f"the pod prefers to avoid {node}")

@@ -162,13 +162,13 @@ class Pod(Fact, Struct, frozen=True):
     requests: Mapping[str, int]  # effective requests, by resource (see `resources`)
     anti_affinity: tuple[AffinityTerm, ...]  # required terms
     claims: tuple[str, ...]  # those that it mounts
-    true_annotations: frozenset[str]  # of a pod of a VM: keys of annotations with the value "true"
+    true_annotations: frozenset[str]  # of a pod with claims: keys of annotations with the value "true"
     owner: str  # of a pod of a VM: the UID of its controller
     # while a VMI's pod that the webhook pinned, or for which it prefers a node, is unbound
     pin: PendingPin | None = None
     vm: str = ""  # the name of the VMI that the pod runs
     deciding_claim: str = ""  # the claim that its annotation names as the one that decides
-    false_annotations: frozenset[str] = frozenset()  # of a pod of a VM, with the value "false"
+    false_annotations: frozenset[str] = frozenset()  # of a pod with claims, with the value "false"
     prefers: bool = False  # the webhook only prefers the node of the pin
     oversized: bool = False  # its labels, terms, claims and annotations are unknown
     undecided: bool = False  # it starts a VM, and the webhook has recorded no decision on it

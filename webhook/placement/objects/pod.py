@@ -37,8 +37,8 @@ NO_STRINGS: frozenset[str] = frozenset()
 class Manifest:
     """A pod's manifest, of which the rules read each part once. The pod may not have a namespace yet.
 
-    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of a
-    VM's annotations with that value. `required_node_affinity` may be of any type.
+    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of the
+    annotations with that value, if the pod mounts claims. `required_node_affinity` may be of any type.
     """
 
     def __init__(self, pod: JsonObject, namespace: str, user: str = "") -> None:
@@ -49,7 +49,8 @@ class Manifest:
         self.required_node_affinity = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
         app = self.labels.get(APP_LABEL)
         self.is_virt_launcher, self.is_of_vm = app == VIRT_LAUNCHER, app in (VIRT_LAUNCHER, HOTPLUG_POD)
-        keys = true_and_false_keys(self.annotations) if self.is_of_vm else (NO_STRINGS, NO_STRINGS)
+        uses_volumes = self.is_of_vm or self.claims
+        keys = true_and_false_keys(self.annotations) if uses_volumes else (NO_STRINGS, NO_STRINGS)
         self.true_annotations, self.false_annotations = keys
         self.is_migration_target = bool(self.labels.get(MIGRATION_LABEL))
         self.vmi_uid = text(self.labels, CREATED_BY_LABEL)
