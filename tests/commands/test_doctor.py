@@ -265,6 +265,7 @@ OTHER_WEBHOOKS = [
     named("MutatingWebhookConfiguration", name, webhooks=[{"name": "a", "rules": [{"resources": [resource]}]}])
     for name, resource in (("z-policy", "pods"), ("z-jobs", "jobs"), ("a-policy", "pods"))
 ]
+WEB = pod("web", claims=["disk1"], node="node-a", annotations={OPT_IN: "true"})
 OPTED_IN_HERE = virtual_machine(annotations={OPT_IN: "true"})
 EXHAUSTED = refusal(403, "exceeded quota")
 
@@ -333,6 +334,15 @@ AFTER_CASES: dict[str, Case] = {
     ),
     "a remote replica of a VM that is not opted in": (
         "data", "ok", "none", put(vm_pod(opt_in=None), longhorn_volume(), volume_replica("node-b"))
+    ),
+    "an opted-in pod": ("loopback-nfs", "ok", "opted-in pods with a volume over NFS: 1, and Longhorn", put(WEB)),
+    "an opted-in pod, and an old kernel": (
+        "loopback-nfs", "failure", "opted-in pods with a volume over NFS: 1 (default/web); the kernel",
+        put(WEB, linux("5.4.0")),
+    ),
+    "an opted-in pod, and its old share-manager": (
+        "loopback-nfs", "failure", "(default/web); share-managers of Longhorn v1.7.2 still run: 1",
+        put(WEB), runs_old_server("v1.7.2"),
     ),
     "no Deployment": ("replicas", "failure", "no Deployment matches the selector", remove(deployment())),
     "one replica not ready": ("replicas", "warning", "1 of 2 replicas", put(replica("b", phase="Running"))),

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from tests.support.builders import OPT_IN as OPT_IN_KEY
 from tests.support.builders import (
     Object,
     hotplug_pod,
@@ -220,6 +221,23 @@ def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_pat
         assert lines[:3] == ["longhorn-system/share-manager-vol-disk1", "", "Where is the pod?"]
         assert "✓ not bound to a node yet" in lines
         assert "preferred, CoScheduled: prefers node-a, which runs 1 VM of this volume" in lines
+
+
+def test_the_explanation_of_a_share_manager_pod_names_its_consumers(tmp_path: Path) -> None:
+    words = ["pod", "share-manager-vol-disk1", "-n", "longhorn-system", "--snapshot"]
+    web = [pod(f"web-{node}", claims=["disk1"], node=node, annotations={OPT_IN_KEY: "true"}) for node in ("b", "c")]
+    lines = lines_of(run_explain(*words, snapshot(tmp_path, *storage(), *web, BACKUP)))
+    assert lines[lines.index("Which pods use the volume?") :][:5] == [
+        "Which pods use the volume?",
+        "volume vol-disk1 → PV pvc-disk1 → claim default/disk1",
+        "✗ default/backup: on node-b; no vote: the pod must be opted in, bound, and Pending or Running",
+        "✓ default/web-b: on b",
+        "✓ default/web-c: on c",
+    ]
+    assert "preferred, CoScheduled: prefers b, which runs 1 pod of this volume" in lines
+    lines = lines_of(run_explain(*words, snapshot(tmp_path, *SERVED, *web)))
+    assert "✓ default/virt-launcher-other-abcde: on node-a" in lines
+    assert "✗ default/web-b: on b; no vote: VMs decide" in lines
 
 
 def test_a_pod_that_is_piped_in_needs_no_vm(server: ApiServer, tmp_path: Path) -> None:

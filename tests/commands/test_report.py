@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.support.builders import Object, node, storage
+from tests.support.builders import OPT_IN, Object, node, pod, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi
 from tests.support.migrations import migratable
@@ -145,6 +145,29 @@ def test_the_wide_table_says_whether_the_data_is_beside_the_server(
     assert [row[heads.index("DATA")] for row in rows[:4]] == cells
     assert rows[-1] == [summary]
     assert summary not in run_report("--snapshot", snapshot).stdout
+
+
+def test_opted_in_pods_that_are_no_vms_are_counted_together_and_apart(snapshot: Path) -> None:
+    opted_in = {"annotations": {OPT_IN: "true"}}
+    pods = [
+        pod("web-0", claims=["disk1"], node="node-a", labels={"app": "web"}, **opted_in),
+        pod("web-1", claims=["disk1"], node="node-b", labels={"app": "web"}, **opted_in),
+        pod("cron", claims=["disk2"], node="node-a", namespace="other", **opted_in),
+        pod("backup", claims=["disk1"], node="node-b"),
+    ]
+    snapshot.write_text("---\n".join(map(to_yaml, [*FLEET, *pods])))
+    assert "workloads" not in report_on("--snapshot", snapshot)
+    report = report_on("--snapshot", snapshot, "--workloads")
+    text = "opted-in pods that are no VMs: 1 together, 1 apart"
+    assert report["summary"]["workloads"] == {"together": 1, "apart": 1, "unserved": 0, "text": text}
+    keys = ("namespace", "name", "node", "storageNode", "claim", "state")
+    assert [tuple(each[key] for key in keys) for each in report["workloads"]] == [
+        ("default", "web-0", "node-a", "node-a", "disk1", "Together"),
+        ("default", "web-1", "node-b", "node-a", "disk1", "Apart"),
+    ]
+    assert run_report("--snapshot", snapshot, "--workloads").stdout.splitlines()[-1] == text
+    none = run_report("--snapshot", snapshot, "--workloads", "-l", "app=none").stdout.splitlines()[-1]
+    assert none == "opted-in pods that are no VMs: none"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from webhook.cli import commands
 pytestmark = pytest.mark.controlplane
 
 NODES, VMS, ISO = 6, 12, "drivers"
+PODS = 100  # that run no VM; the half of them is opted in
 
 
 def test_share_managers_follow_their_vms_after_a_cold_start(scenario: Scenario) -> None:
@@ -29,6 +30,26 @@ def test_share_managers_follow_their_vms_after_a_cold_start(scenario: Scenario) 
     pod = scenario.longhorn.pod(volumes[0]) or {}
     assert pod["metadata"]["annotations"][CO_SCHEDULED] == vms[0]
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in pod["spec"]["affinity"]["nodeAffinity"]
+
+
+def test_share_managers_follow_opted_in_pods_that_run_no_vm(scenario: Scenario, measured: Measured) -> None:
+    """The webhook isn't called for these pods and changes none of them."""
+    scenario.add_nodes(10, cpu="64", pods="500")
+    claims = {f"disk{number}": number % 2 == 0 for number in range(PODS)}
+    volumes = {claim: scenario.add_volume(claim, isolated=False) for claim in claims}
+    scenario.wait_bound(*claims)
+    pods = {claim: scenario.create_consumer(claim, opt_in=opt_in) for claim, opt_in in claims.items()}
+    together = Counter[bool]()
+    for claim, opt_in in claims.items():
+        node = scenario.wait_running(pods[claim], 60)
+        together[opt_in] += scenario.longhorn.wait_running(volumes[claim]) == node
+    measured(f"of {PODS // 2} pods each, beside their share-manager: {together[True]} opted in, {together[False]} not")
+    assert together[True] == PODS / 2  # the nodes are empty
+    assert together[False] < PODS / 4  # 1 of 10 by chance
+    assert set(scenario.annotations(pods["disk0"])) == {"kubevirt-scheduler/co-schedule"}
+    assert "affinity" not in scenario.get(pods["disk0"])["spec"]
+    server = scenario.longhorn.pod(volumes["disk0"]) or {}
+    assert server["metadata"]["annotations"][DECISION].endswith("which runs 1 pod of this volume")
 
 
 def test_a_share_manager_that_dies_on_a_cordoned_node_pins_no_vm_to_its_next_owner(scenario: Scenario) -> None:

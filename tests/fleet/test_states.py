@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import (
+    OPT_IN,
     Object,
     catalog,
     claim,
@@ -24,7 +25,8 @@ from tests.support.builders import (
 )
 from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
-from webhook.fleet.states import Machine, State, assess
+from webhook.catalog.kinds import read_pod
+from webhook.fleet.states import Machine, State, assess, assess_pod
 from webhook.fleet.volumes import MAX_USERS
 from webhook.fleet.wording import advice, if_started
 from webhook.placement.objects.pod import Manifest
@@ -333,3 +335,41 @@ def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
         found = inventory(*SERVED, vm(), launcher)
         (machine,) = machines(facts_of(found.store))
         assert assess(machine, found.store, Settings()).reason is None
+
+
+IN = {"annotations": {OPT_IN: "true"}}
+FRESH = [claim("cold"), volume("cold")]
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        (pod("web", claims=["disk1"], node="node-a", **IN), ("Together", "disk1", "node-a")),
+        (pod("web", claims=["disk1"], node="node-b", **IN), ("Apart", "disk1", "node-a")),
+        (pod("web", claims=["disk1", "disk2", "disk3"], node="node-b", **IN), ("Together", "disk2", "node-b")),
+        (pod("web", claims=["block", "cold"], node="node-b", **IN), ("Unserved", "cold", None)),
+        (pod("web", claims=["cold", "disk1"], node="node-b", **IN), ("Apart", "disk1", "node-a")),
+        (pod("web", claims=["block", "unknown"], node="node-b", **IN), None),
+        (pod("web", node="node-b", **IN), None),
+        (pod("web", claims=["disk1"], **IN), None),
+        (pod("web", claims=["disk1"], node="node-b", deleting=True, **IN), None),
+        (pod("web", claims=["disk1"], node="node-b"), None),
+        (vm_pod(node="node-b"), None),
+    ],
+    ids=[
+        "together",
+        "apart",
+        "the node of most of its claims",
+        "no share-manager yet",
+        "one of two share-managers",
+        "no share-manager ever",
+        "no claim",
+        "unbound",
+        "terminating",
+        "not opted in",
+        "of a VM",
+    ],
+)
+def test_an_opted_in_pod_that_runs_no_vm_has_a_state(workload: Object, expected: tuple[str, str, str] | None) -> None:
+    found = assess_pod(read_pod(workload), catalog(*TWO_NODES, BLOCK, *FRESH), Settings())
+    assert (found and (found.state, found.claim, found.storage_node)) == expected

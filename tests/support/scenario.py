@@ -274,14 +274,15 @@ class Scenario:
         self.wait_running(pod)
         return pod
 
-    def create_consumer(self, claim: str, node: str = "") -> str:
+    def create_consumer(self, claim: str, node: str = "", opt_in: bool = False) -> str:
         """Create a pod that uses a claim but isn't a VM, for example a backup; return its name."""
+        metadata = {"annotations": {"kubevirt-scheduler/co-schedule": "true"}} if opt_in else {}
         spec: Object = {
             "containers": [{"name": "main", "image": "none"}],
             "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}],
             "nodeSelector": {POOL: self.namespace} | ({HOSTNAME: node} if node else {}),
         }
-        return self.create({"metadata": {"generateName": "user-"}, "spec": spec})
+        return self.create({"metadata": {"generateName": "user-"} | metadata, "spec": spec})
 
     def fill(self, node: str, count: int = 1, **requests: str) -> None:
         """Create `count` pods with these resource requests on a node."""

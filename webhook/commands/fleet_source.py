@@ -13,7 +13,7 @@ from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
 from webhook.commands.options import connect
 from webhook.fleet import traffic
-from webhook.fleet.states import Machine, Status, assess
+from webhook.fleet.states import Machine, Status, Workload, assess, assess_pod
 from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
@@ -116,6 +116,13 @@ def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterat
     """Yield the status of each VM in the scope."""
     machines = (each for each in inventory.machines(settings) if scope.selects(each, inventory))
     return (assess(machine, inventory.store, settings) for machine in machines)
+
+
+def assess_pods(inventory: Inventory, scope: Scope, settings: Settings) -> list[Workload]:
+    """Return the states of the opted-in pods in the scope that run no VM, sorted by namespace and name."""
+    pods = (pod for pod in inventory.store.pods.values() if scope.namespace in (None, pod.namespace))
+    selected = sorted((pod for pod in pods if labels_match(scope.selector, pod.labels)), key=lambda pod: pod.key)
+    return [each for pod in selected if (each := assess_pod(pod, inventory.store, settings))]
 
 
 def read_rates(url: str, token: str) -> Rates:

@@ -32,7 +32,7 @@ from webhook.placement.reasons import (
     Outcome,
     Reason,
 )
-from webhook.placement.resolve import resolve_claims
+from webhook.placement.resolve import resolve, resolve_claims
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose, voters
 
@@ -146,6 +146,31 @@ class Status:
     def node(self) -> str | None:
         """Return the node that the VM's pod is bound to."""
         return (self.machine.pod.node if self.machine.pod else None) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An opted-in pod that runs no VM, and its state like a VM's: `claim` has the `volume` that decides."""
+
+    pod: Pod
+    state: State
+    claim: str
+    volume: str
+    storage_node: str | None
+
+
+def assess_pod(pod: Pod, catalog: Catalog, settings: Settings) -> Workload | None:
+    """Return the state of a pod, None if no share-manager follows it."""
+    bound = pod.claims and pod.node and pod.alive and not pod.belongs_to_vm
+    if not bound or opted_in_by(pod, catalog, settings) is OptedInBy.NOTHING:
+        return None
+    claims = [resolve(name, pod.namespace, catalog, settings) for name in pod.claims]
+    served = [each for each in claims if each.reason is None] or [each for each in claims if each.volume]
+    choice = choose(served)
+    node = choice.node if choice and choice.certain else None
+    deciding = next((each for each in served if node in (None, each.node)), None)
+    state = State.UNSERVED if node is None else State.TOGETHER if node == pod.node else State.APART
+    return Workload(pod, state, deciding.claim, deciding.volume or "", node) if deciding else None
 
 
 def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:

@@ -78,7 +78,7 @@ ADVICE = {
     Reason.SCHEDULED_ELSEWHERE: "Follow the advice of report. A VM with the mode preferred is never pinned.",
     Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true to have share-manager pods follow their VMs.",
-    Reason.NO_CONSUMER: "No action needed unless an opted-in VM uses the volume; then check its PV's spec.claimRef.",
+    Reason.NO_CONSUMER: "No action needed unless an opted-in pod uses the volume; then check its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "If the share-manager keeps failing on that node, check its log and the node.",
     Reason.CACHE_NOT_SYNCED: "Check /readyz and the log of the webhook.",
     Reason.DEADLINE_EXCEEDED: "Give the webhook more CPU, or run another replica.",

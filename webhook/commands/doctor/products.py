@@ -12,7 +12,7 @@ from webhook.commands.report.document import DATA_RIGHTS, is_local
 from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, over_nfs
-from webhook.fleet.states import State, Status, assess
+from webhook.fleet.states import State, Status, Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import text, version_numbers
@@ -161,10 +161,16 @@ def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> I
         if status.node and nfs.cached and (status.opted_in or found is None):
             (exposed if nfs.exposed else cached).append("/".join(status.machine.key))
     unprotected, cure = _unprotected(inspection, servers)
-    disks = "VMs with a cached or virtiofs volume over NFS"
+    workloads = (assess_pod(pod, read.store, inspection.settings) for pod in read.store.pods.values())
+    writers = [each for each in workloads if each]  # containers always write through the page cache
+    disks, pods = "VMs with a cached or virtiofs volume over NFS", "opted-in pods with a volume over NFS"
     if exposed:
         advice = "or set cache: none: under memory pressure, the NFS client and server can block each other."
         yield failure(f"{disks}: {len(exposed)} ({listed(exposed)}); {unprotected}", f"{cure}, {advice}")
+    elif exposed_pods := [each for each in writers if _is_exposed(each, servers)]:
+        names = listed([f"{each.pod.namespace}/{each.pod.name}" for each in exposed_pods])
+        advice = "or opt the pods out: under memory pressure, the NFS client and server can block each other."
+        yield failure(f"{pods}: {len(exposed_pods)} ({names}); {unprotected}", f"{cure}, {advice}")
     elif cached:
         yield warning(
             f"{disks}: {len(cached)} ({listed(cached)})", "Set cache: none, or move the disk to a Block volume."
@@ -172,7 +178,12 @@ def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> I
     elif unprotected:
         yield warning(unprotected, f"{cure} before VMs or containers write to NFS volumes through the page cache.")
     else:
-        yield ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
+        who = f"{pods}: {len(writers)}" if writers else "no VM writes to an NFS volume through the page cache"
+        yield ok(f"{who}, and Longhorn's NFS server protects itself")
+
+
+def _is_exposed(workload: Workload, servers: Servers) -> bool:
+    return servers.is_old(workload.volume) or servers.has_old_kernel(workload.storage_node or workload.pod.node)
 
 
 @cache

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates
+from webhook.commands.fleet_source import Scope, assess_all, assess_pods, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
@@ -19,7 +19,7 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.report import page
-from webhook.commands.report.document import build_report
+from webhook.commands.report.document import build_report, describe_workloads
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
@@ -35,6 +35,7 @@ EXIT_APART = 1
 @namespace_option
 @selector_option
 @click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
+@click.option("--workloads", is_flag=True, help="Also count the opted-in pods that are no VMs.")
 @snapshot_option
 @output_option(
     "table",
@@ -61,6 +62,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     namespace: str | None,
     selector: str,
     only_apart: bool,
+    workloads: bool,
     snapshots: tuple[Path, ...],
     output: str,
     sort_by: str | None,
@@ -97,6 +99,9 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(scope.not_found, err=True)
     around = Surroundings(fleet.webhook.predicting, rates=rates)
     found = fleet.origin() | build_report(statuses, fleet.inventory, around)
+    if workloads:
+        pods = assess_pods(fleet.inventory, scope, fleet.webhook.predicting)
+        found["workloads"], found["summary"]["workloads"] = describe_workloads(pods)
     if only_apart:
         found["vms"] = [vm for vm in found["vms"] if vm["state"] == State.APART]
     if sort_by:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
 from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
-from webhook.fleet.states import Future, Start, State, Status
+from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.volumes import VolumeData
 from webhook.fleet.wording import advice, commands, if_started, next_step
@@ -45,6 +45,26 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
         "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), traffic)
         | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)},
     }
+
+
+def describe_workloads(workloads: Sequence[Workload]) -> tuple[list[JsonObject], JsonObject]:
+    """Return the opted-in pods that run no VM, and their number by state."""
+    counts = Counter(each.state for each in workloads)
+    listed = ", ".join(f"{counts[state]} {STATE_KEYS[state]}" for state in State if counts[state])
+    text = f"opted-in pods that are no VMs: {listed or 'none'}"
+    rows = [
+        {
+            "namespace": each.pod.namespace,
+            "name": each.pod.name,
+            "node": each.pod.node,
+            "storageNode": each.storage_node,
+            "claim": each.claim,
+            "state": each.state.value,
+        }
+        for each in workloads
+    ]
+    states = State.TOGETHER, State.APART, State.UNSERVED
+    return rows, {STATE_KEYS[state]: counts[state] for state in states} | {"text": text}
 
 
 def _summarize_data(statuses: Iterable[Status], volumes: Mapping[str, VolumeData]) -> JsonObject:

@@ -49,7 +49,7 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
         return table
     summary = report["summary"]
     lines = [mapping(report, "webhook").get("text"), summary["text"], summary["nfs"]["text"]]
-    lines += [summary["data"]["text"]] * wide
+    lines += [summary["data"]["text"] * wide, mapping(summary, "workloads").get("text")]
     head, *below = (
         f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else ""
         for line in (printable(each or "") for each in lines)
