@@ -150,13 +150,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An opted-in pod that runs no VM, and its state like a VM's: `claim` has the `volume` that decides."""
+    """An opted-in pod that runs no VM. Its state is like a VM's."""
 
     pod: Pod
     state: State
-    claim: str
-    volume: str
-    storage_node: str | None
+    claim: str  # the claim that decides
+    volume: str  # its Longhorn volume
+    storage_node: str | None  # the node of its share-manager
 
 
 def assess_pod(pod: Pod, catalog: Catalog, settings: Settings) -> Workload | None:
