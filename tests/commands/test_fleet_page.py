@@ -228,6 +228,21 @@ def test_a_selected_vm_shows_what_a_start_would_decide_and_commands_to_copy(brow
 
 
 @pytest.mark.needs("chromium")
+@pytest.mark.parametrize("known", [True, False])
+def test_the_page_says_whether_the_data_is_beside_the_share_manager(
+    browser: Page, page_file: Path, *, known: bool
+) -> None:
+    content = report(vm("a", data={"locality": "disabled", "local": False, "text": "disabled, remote"}))
+    content["summary"]["data"] = {"local": 0, "remote": int(known), "text": "data of the volumes: a sentence"}
+    content["summary"]["workloads"] = {"text": "opted-in pods that are no VMs: 1 apart"}
+    opened = Opened(browser, page_file, content)
+    summary = "1 VMs. data of the volumes: a sentence. opted-in pods that are no VMs: 1 apart"
+    assert opened.texts("#summary") == [summary]
+    opened.do("#tab-table", "click()")
+    assert opened.texts('td[data-label="Data"]') == ["disabled, remote"] * known
+
+
+@pytest.mark.needs("chromium")
 def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None:
     fields = ("name", "namespace", "node", "storageNode", "claim", "reason", "advice", "state")
     vms = [vm("a", "Apart") | {field: text} for text in HOSTILE for field in fields]

@@ -394,23 +394,16 @@ _TOOL_KINDS = (
     ),
 )
 # Where the data of a volume is: `fleet.volumes` reads both.
-_LONGHORN_DATA = (
-    Kind(
-        LONGHORN,
-        "Volume",
-        object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID state robustness")),
-    ),
-    Kind(
-        LONGHORN,
-        "Replica",
-        object_of(spec=map_of("volumeName nodeID failedAt healthyAt"), status=map_of("currentState")),
-    ),
-)
+_DATA = {
+    "Volume": object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID state robustness")),
+    "Replica": object_of(spec=map_of("volumeName nodeID failedAt healthyAt"), status=map_of("currentState")),
+}
+_DATA_KINDS = [Kind(LONGHORN, name, shape) for name, shape in _DATA.items()]
 
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
-    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _LONGHORN_DATA))
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _DATA_KINDS))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

@@ -167,7 +167,7 @@ def assess_pod(pod: Pod, catalog: Catalog, settings: Settings) -> Workload | Non
     claims = [resolve(name, pod.namespace, catalog, settings) for name in pod.claims]
     served = [each for each in claims if each.reason is None] or [each for each in claims if each.volume]
     choice = choose(served)
-    node = choice.node if choice and choice.certain else None
+    node = choice.node if choice else None
     deciding = next((each for each in served if node in (None, each.node)), None)
     state = State.UNSERVED if node is None else State.TOGETHER if node == pod.node else State.APART
     return Workload(pod, state, deciding.claim, deciding.volume or "", node) if deciding else None

@@ -74,15 +74,11 @@ class VolumeData:
 def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> dict[str, VolumeData]:
     """Return the data of each Longhorn volume, by name. Without any replica, the user may not list them."""
     healthy: defaultdict[str, set[str]] = defaultdict(set)
-    known = False
     for replica in replicas:
-        known = True
-        if _is_healthy(replica) and (node := text(replica, "spec", "nodeID")):
-            healthy[text(replica, "spec", "volumeName")].add(node)
-    return {
-        (name := text(volume, "metadata", "name")): _data(volume, frozenset(healthy.get(name, ())) if known else None)
-        for volume in volumes
-    }
+        spec = mapping(replica, "spec")
+        healthy[text(spec, "volumeName")] |= {text(spec, "nodeID")} if _is_healthy(replica) else set()
+    names = {text(volume, "metadata", "name"): volume for volume in volumes}
+    return {name: _data(volume, frozenset(healthy[name]) if healthy else None) for name, volume in names.items()}
 
 
 def _is_healthy(replica: JsonObject) -> bool:
@@ -91,18 +87,14 @@ def _is_healthy(replica: JsonObject) -> bool:
     Source: `IsAvailableHealthyReplica` in
     https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
     """
-    failed = text(replica, "spec", "failedAt")
-    return bool(text(replica, "spec", "healthyAt")) and not failed and not is_terminating(replica)
+    spec = mapping(replica, "spec")
+    is_complete = text(spec, "healthyAt") and text(spec, "nodeID") and not text(spec, "failedAt")
+    return bool(is_complete) and not is_terminating(replica)
 
 
 def _data(volume: JsonObject, healthy: frozenset[str] | None) -> VolumeData:
     spec, status = mapping(volume, "spec"), mapping(volume, "status")
     number = spec.get("numberOfReplicas")
-    return VolumeData(
-        locality=text(spec, "dataLocality"),
-        replicas=number if isinstance(number, int) else 0,
-        attached_to=text(status, "currentNodeID"),
-        state=text(status, "state"),
-        robustness=text(status, "robustness"),
-        healthy=healthy,
-    )
+    replicas = number if isinstance(number, int) else 0
+    attached_to, state, robustness = (text(status, field) for field in ("currentNodeID", "state", "robustness"))
+    return VolumeData(text(spec, "dataLocality"), replicas, attached_to, state, robustness, healthy)

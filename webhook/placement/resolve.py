@@ -15,6 +15,7 @@ from webhook.placement.volume_consumers import claims_of, consumers_of, kind_of,
 
 # Pods of all claims together that are asked whether they are another VM's.
 MAX_USERS = 1_000
+MAX_STARTING = 2  # claims whose consumers are looked for, each in up to 2 ms; 128 claims took 1 s
 
 
 # The ranks of a VM's claims: the claim that its annotation names; a disk whose volume no other VM mounts; an ISO of
@@ -40,7 +41,8 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     not decide in its place: all VMs that share one ISO would start on the ISO's node. For the same reason, claims of
     the last rank decide only for a VM that its own annotation opts in: all VMs of a pool would start on one node.
     """
-    findings, inherits = tuple(resolve(name, namespace, catalog, settings) for name in names), by in _INHERITED
+    found = (resolve(name, namespace, catalog, settings) for name in names)
+    findings, inherits = tuple(_with_interim_nodes(found, catalog, settings)), by in _INHERITED
     if len(findings) < 2 and not (findings and inherits):
         return findings
     budget = iter(range(MAX_USERS))
@@ -85,8 +87,6 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     found = _find_server(name, handle, catalog, settings.longhorn_namespace)
     if found.reason is Reason.NO_SHARE_MANAGER and not claim.shared:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
-    if found.reason is Reason.SHARE_MANAGER_STARTING and settings.steering:
-        found = _with_interim_node(found, handle, catalog, settings)
     cold = found.reason is Reason.NO_SHARE_MANAGER
     return replace(found, persistent_state=state, limits=limits if cold else ())
 
@@ -129,11 +129,16 @@ def _why_cold(manager: ShareManager | None) -> str:
     return "" if manager.owner else "has no owner yet"
 
 
-def _with_interim_node(finding: ClaimFinding, volume: str, catalog: Catalog, settings: Settings) -> ClaimFinding:
-    """Add the node where most of the volume's consumers run: the webhook steers the share-manager pod there."""
-    consumers = consumers_of(volume, catalog, settings)
-    nodes = ranked_nodes(consumers)
-    return replace(finding, node=nodes[0], source=kind_of(consumers)[1]) if nodes else finding
+def _with_interim_nodes(
+    findings: Iterable[ClaimFinding], catalog: Catalog, settings: Settings
+) -> Iterator[ClaimFinding]:
+    """Add, to the first claims whose share-manager is starting, the node of its consumers, which it will follow."""
+    budget = iter(range(MAX_STARTING if settings.steering else 0))
+    for finding in findings:
+        is_sought = finding.reason is Reason.SHARE_MANAGER_STARTING and next(budget, None) is not None
+        consumers = consumers_of(finding.volume or "", catalog, settings) if is_sought else ()
+        nodes = ranked_nodes(consumers)
+        yield replace(finding, node=nodes[0], source=kind_of(consumers)[1]) if nodes else finding
 
 
 def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, budget: Iterator[int]) -> bool:

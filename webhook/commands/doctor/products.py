@@ -161,16 +161,18 @@ def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> I
         if status.node and nfs.cached and (status.opted_in or found is None):
             (exposed if nfs.exposed else cached).append("/".join(status.machine.key))
     unprotected, cure = _unprotected(inspection, servers)
-    workloads = (assess_pod(pod, read.store, inspection.settings) for pod in read.store.pods.values())
-    writers = [each for each in workloads if each]  # containers always write through the page cache
+    assessed = (assess_pod(pod, read.store, inspection.settings) for pod in read.store.pods.values())
+    writers = [each for each in assessed if each]  # containers write through the page cache
+    exposed_pods = ["/".join(each.pod.key) for each in writers if _is_exposed(each, servers)]
     disks, pods = "VMs with a cached or virtiofs volume over NFS", "opted-in pods with a volume over NFS"
+    danger = "under memory pressure, the NFS client and server can block each other."
     if exposed:
-        advice = "or set cache: none: under memory pressure, the NFS client and server can block each other."
-        yield failure(f"{disks}: {len(exposed)} ({listed(exposed)}); {unprotected}", f"{cure}, {advice}")
-    elif exposed_pods := [each for each in writers if _is_exposed(each, servers)]:
-        names = listed([f"{each.pod.namespace}/{each.pod.name}" for each in exposed_pods])
-        advice = "or opt the pods out: under memory pressure, the NFS client and server can block each other."
-        yield failure(f"{pods}: {len(exposed_pods)} ({names}); {unprotected}", f"{cure}, {advice}")
+        yield failure(
+            f"{disks}: {len(exposed)} ({listed(exposed)}); {unprotected}", f"{cure}, or set cache: none: {danger}"
+        )
+    elif exposed_pods:
+        problem = f"{pods}: {len(exposed_pods)} ({listed(exposed_pods)}); {unprotected}"
+        yield failure(problem, f"{cure}, or opt the pods out: {danger}")
     elif cached:
         yield warning(
             f"{disks}: {len(cached)} ({listed(cached)})", "Set cache: none, or move the disk to a Block volume."
@@ -196,13 +198,13 @@ def data(inspection: Inspection, _found: Installation) -> Iterator[Result]:
     """Count the opted-in VMs whose share-manager has no healthy replica on its node."""
     volumes = inventory(inspection).volume_data()
     served = [each for each in _assessed(inspection) if each.node and each.opted_in and each.storage_node]
-    local = {"/".join(each.machine.key): is_local(each, volumes) for each in served}
-    remote, unknown = ([name for name, value in local.items() if value is one] for one in (False, None))
+    local = [is_local(each, volumes) for each in served]
+    remote = ["/".join(each.machine.key) for each, value in zip(served, local, strict=True) if value is False]
     without = "opted-in VMs without a healthy replica on the node of their share-manager"
     if remote:
         advice = "Set dataLocality of their volumes to best-effort, so that Longhorn keeps a replica there."
         yield warning(f"{without}: {len(remote)} ({listed(remote)})", advice)
-    elif unknown:
+    elif None in local:
         yield warning(f"{without}: unknown", f"Run doctor with {DATA_RIGHTS}.")
     else:
         yield ok(f"{without}: none")

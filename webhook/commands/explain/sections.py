@@ -121,8 +121,7 @@ def _volume_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[F
     for pod in mounting.values():
         votes, only_vms = pod in consumers, any(each.belongs_to_vm for each in consumers) and not pod.belongs_to_vm
         must = "VMs decide" if only_vms else "the pod must be opted in, bound, and Pending or Running"
-        exclusion = "" if votes else f"; no vote: {must}"
-        yield Finding(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", votes)
+        yield Finding(f"{'/'.join(pod.key)}: {_location(pod)}{'' if votes else f'; no vote: {must}'}", votes)
     for node in sorted(trace.avoided):
         yield Finding(f"the pod prefers to avoid {node}")
 

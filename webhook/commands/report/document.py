@@ -52,17 +52,9 @@ def describe_workloads(workloads: Sequence[Workload]) -> tuple[list[JsonObject],
     counts = Counter(each.state for each in workloads)
     listed = ", ".join(f"{counts[state]} {STATE_KEYS[state]}" for state in State if counts[state])
     text = f"opted-in pods that are no VMs: {listed or 'none'}"
-    rows = [
-        {
-            "namespace": each.pod.namespace,
-            "name": each.pod.name,
-            "node": each.pod.node,
-            "storageNode": each.storage_node,
-            "claim": each.claim,
-            "state": each.state.value,
-        }
-        for each in workloads
-    ]
+    keys = ("namespace", "name", "node", "storageNode", "claim", "state")
+    fields = ((*each.pod.key, each.pod.node, each.storage_node, each.claim, each.state.value) for each in workloads)
+    rows = [JsonObject(zip(keys, row, strict=True)) for row in fields]
     states = State.TOGETHER, State.APART, State.UNSERVED
     return rows, {STATE_KEYS[state]: counts[state] for state in states} | {"text": text}
 
@@ -115,6 +107,7 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
     """Return one VM of the report. `move` is how live migration can move this VM alone."""
     machine, local = status.machine, is_local(status, volumes)
     locality = volumes.get(status.volume, VolumeData()).locality
+    words = ", ".join(filter(None, (locality, LOCAL[local])))
     return {
         "namespace": machine.namespace,
         "name": machine.name,
@@ -125,11 +118,7 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,
-        "data": {
-            "locality": locality or None,
-            "local": local,
-            "text": ", ".join(filter(None, (locality, LOCAL[local]))),
-        },
+        "data": {"locality": locality or None, "local": local, "text": words},
         "state": status.state.value,
         "reason": status.reason.value if status.reason else None,
         "paused": machine.paused,
