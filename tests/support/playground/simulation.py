@@ -5,13 +5,15 @@ from __future__ import annotations
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.kubevirt import launcher_pod
-from tests.support.longhorn import DRIVER, GROUP, STORAGE
+from tests.support.fleet import longhorn_volume, replica
+from tests.support.kubevirt import CRDS, launcher_pod
+from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import Scenario
 from tests.support.virt_controller import VirtController, _Vm
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
+LONGHORN = f"{GROUP}/namespaces/longhorn-system"
 KUBEVIRTS = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts"
 NOT_MIGRATABLE: Object = MIGRATABLE | {
     "status": "False",
@@ -74,7 +76,15 @@ class Provisioner:
             of_class = claim["spec"].get("storageClassName") in classes
             if of_class and claim["metadata"]["uid"] not in self._provisioned:
                 self._scenario.longhorn.provision_claim(claim)
+                self._create_data(f"pvc-{claim['metadata']['uid']}")
                 self._provisioned.add(claim["metadata"]["uid"])
+
+    def _create_data(self, volume: str) -> None:
+        """Create the Longhorn volume with a replica on each node. No controller acts on them."""
+        nodes = self._scenario.node_names
+        objects = [longhorn_volume(volume, "disabled", currentNodeID=""), *(replica(node, volume) for node in nodes)]
+        for each in objects:
+            self._scenario.plane.request("POST", f"{LONGHORN}/{each['kind'].lower()}s", each)
 
 
 def show_installation(plane: ControlPlane) -> None:
@@ -82,9 +92,14 @@ def show_installation(plane: ControlPlane) -> None:
     plane.create_namespace("kubevirt")
     created = plane.request("POST", KUBEVIRTS, kubevirt())["metadata"]
     plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
+    for name in "Volume", "Replica":  # `Longhorn.install` adds Setting
+        plural = f"{name.lower()}s"
+        names = {"kind": name, "plural": plural, "singular": name.lower()}
+        spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
+        plane.request("POST", CRDS, {"metadata": {"name": f"{plural}.longhorn.io"}, "spec": spec})
+        plane.wait(lambda path=f"{LONGHORN}/{plural}": plane.request("GET", path), 20, f"the CRD of {plural}")  # type: ignore[misc]
     kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
-    path = f"{GROUP}/namespaces/longhorn-system/settings"
-    plane.request("POST", path, kind | {"value": LONGHORN_VERSION})
+    plane.request("POST", f"{LONGHORN}/settings", kind | {"value": LONGHORN_VERSION})
     core = "/api/v1/namespaces/kubevirt"
     plane.request("POST", f"{core}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
     plane.request("POST", f"{core}/pods", VIRT_CONTROLLER)
