@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.docs.transcripts import Transcript, missing_part, strip_lines, transcripts
 from tests.support.paths import DOCS, ROOT
+from tests.support.playground.process import playground
 
 READS = ("kubectl get", "kubevirt-scheduler")  # a person repeats such a command until the cluster has settled
 SETTLED = 60  # seconds
@@ -24,29 +21,6 @@ PAGES = {
     "guides/existing-cluster.md": ["make venv && . .venv/bin/activate"],
     "guides/rehearse.md": [],
 }
-
-
-@contextmanager
-def playground(variables: Path) -> Iterator[list[str]]:
-    """Run the command of `make playground`; yield the lines that it prints. Ends with Ctrl-C, and expects success."""
-    command = [sys.executable, "-m", "tests.support.playground", str(variables)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        printed = []
-        try:
-            for line in process.stdout:
-                printed.append(line)
-                if line.startswith("Ctrl-C"):
-                    break
-            yield printed
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        assert process.returncode == 0
 
 
 class Terminal:

@@ -20,15 +20,13 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
-from tests.support.migration_controller import MigrationController
-from tests.support.playground.simulation import KubeVirt, Provisioner, show_installation
+from tests.support.playground.simulation import KubeVirts, Provisioner, show_installation
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 
 NODES = {"node-a": "64Gi", "node-b": "32Gi", "node-c": "8Gi"}  # sizes differ, so the scheduler's choices are repeatable
 TICK = 0.2  # seconds
-MIGRATION = 2.0  # seconds of a live migration
 READY = """\
 The cluster runs: nodes {nodes}, namespace {namespace}.
 Open a second terminal in this folder, and run:
@@ -55,7 +53,7 @@ def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: P
 
 
 @contextmanager
-def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner, ReleasePods]]:
+def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, KubeVirts, Provisioner, ReleasePods]]:
     """Create the nodes, and run the simulated parts that have their own thread."""
     longhorn = Longhorn(plane, deletes_consumers=False)  # LONGHORN_VERSION
     longhorn.install()
@@ -66,12 +64,12 @@ def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner
     with ExitStack() as stack:
         longhorn.start()
         stack.callback(longhorn.stop)
-        stack.enter_context(KubeVirt(scenario))
-        stack.enter_context(MigrationController(scenario, MIGRATION))
+        kubevirts = KubeVirts(scenario)
+        stack.callback(kubevirts.stop)
         show_installation(plane)
         release = ReleasePods(scenario)
         stack.callback(release.stop)
-        yield scenario, Provisioner(scenario), release
+        yield scenario, kubevirts, Provisioner(scenario), release
 
 
 def run(file: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from copy import copy
+
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.kubevirt import CRDS, launcher_pod
-from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION
+from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION, VOLUMES
+from tests.support.migration_controller import MigrationController
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
-from tests.support.scenario import Scenario
+from tests.support.scenario import POOL, Scenario
 from tests.support.virt_controller import VirtController, _Vm
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
 LONGHORN = f"{GROUP}/namespaces/longhorn-system"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 KUBEVIRTS = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts"
 NOT_MIGRATABLE: Object = MIGRATABLE | {
     "status": "False",
@@ -31,11 +36,12 @@ VIRT_CONTROLLER: Object = {
     },
 }
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
+MIGRATION = 2.0  # seconds of a live migration
 LONGHORN_VERSION = "v1.11.3"  # it keeps a VM's pod when a share-manager is replaced
 
 
 class KubeVirt(VirtController):
-    """A virt-controller for all VMs of the namespace. Each pod follows the current template of its VM.
+    """A virt-controller for all VMs of a namespace. Each pod follows the current template of its VM.
 
     A MigrationController acts on the same VMs.
     """
@@ -58,33 +64,87 @@ class KubeVirt(VirtController):
 
     def _owned_pod(self, name: str, vm: _Vm) -> Object:
         vm.pod = launcher_pod(self._scenario, name)
+        del vm.pod["spec"]["nodeSelector"][POOL]  # each namespace may use all nodes
         return super()._owned_pod(name, vm)
 
 
-class Provisioner:
-    """Longhorn's CSI provisioner: it creates a volume for each new claim of its StorageClasses."""
+class KubeVirts:
+    """KubeVirt in all namespaces: in each, the two controllers run from its first VM to its end."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._provisioned: set[str] = set()  # UIDs of claims
-        scenario.plane.request("POST", f"{STORAGE}/storageclasses", STORAGE_CLASS)
+        self._running: dict[str, ExitStack] = {}  # by namespace
+        self._start(scenario)
 
     def reconcile(self) -> None:
-        found = self._scenario.plane.request("GET", f"{STORAGE}/storageclasses")["items"]
-        classes = {each["metadata"]["name"] for each in found if each["provisioner"] == DRIVER}
-        for claim in self._scenario.plane.request("GET", self._scenario.claims)["items"]:
-            of_class = claim["spec"].get("storageClassName") in classes
-            if of_class and claim["metadata"]["uid"] not in self._provisioned:
-                self._scenario.longhorn.provision_claim(claim)
-                self._create_data(f"pvc-{claim['metadata']['uid']}")
-                self._provisioned.add(claim["metadata"]["uid"])
+        vms = self._scenario.plane.request("GET", "/apis/kubevirt.io/v1/virtualmachines")["items"]
+        for namespace in {vm["metadata"]["namespace"] for vm in vms} - self._running.keys():
+            self._start(_in_namespace(self._scenario, namespace))
+        namespaces = self._scenario.plane.request("GET", "/api/v1/namespaces")["items"]
+        for deleted in self._running.keys() - {each["metadata"]["name"] for each in namespaces}:
+            self._running.pop(deleted).close()
 
-    def _create_data(self, volume: str) -> None:
-        """Create the Longhorn volume with a replica on each node. No controller acts on them."""
-        nodes = self._scenario.node_names
-        objects = [longhorn_volume(volume, "disabled", currentNodeID=""), *(replica(node, volume) for node in nodes)]
-        for each in objects:
-            self._scenario.plane.request("POST", f"{LONGHORN}/{each['kind'].lower()}s", each)
+    def stop(self) -> None:
+        while self._running:
+            self._running.popitem()[1].close()
+
+    def _start(self, scenario: Scenario) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(KubeVirt(scenario))
+            stack.enter_context(MigrationController(scenario, MIGRATION))
+            self._running[scenario.namespace] = stack.pop_all()
+
+
+def _in_namespace(scenario: Scenario, namespace: str) -> Scenario:
+    """Return the scenario for another namespace, which exists already."""
+    other = copy(scenario)
+    other.namespace, other.pods = namespace, f"/api/v1/namespaces/{namespace}/pods"
+    return other
+
+
+class Provisioner:
+    """Longhorn's CSI provisioner: it creates a volume for each new claim of its StorageClasses, and deletes it."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._longhorn, self._plane, self._nodes = scenario.longhorn, scenario.plane, scenario.node_names
+        self._provisioned: set[str] = set()  # UIDs of claims
+        self._plane.request("POST", f"{STORAGE}/storageclasses", STORAGE_CLASS)
+
+    def reconcile(self) -> None:
+        found = self._plane.request("GET", f"{STORAGE}/storageclasses")["items"]
+        classes = {each["metadata"]["name"]: each for each in found if each["provisioner"] == DRIVER}
+        for claim in self._plane.request("GET", "/api/v1/persistentvolumeclaims")["items"]:
+            storage_class = classes.get(claim["spec"].get("storageClassName"))
+            if storage_class and claim["metadata"]["uid"] not in self._provisioned:
+                self._provision(claim, storage_class)
+        for volume in self._plane.request("GET", VOLUMES)["items"]:
+            if volume["status"]["phase"] == "Released" and volume["metadata"].get("annotations", {}).get(
+                PROVISIONED_BY
+            ):
+                self._delete(volume)
+
+    def _provision(self, claim: Object, storage_class: Object) -> None:
+        self._longhorn.provision_claim(claim)
+        for item in _data(f"pvc-{claim['metadata']['uid']}", self._nodes):
+            self._plane.request("POST", f"{LONGHORN}/{item['kind'].lower()}s", item)
+        self._provisioned.add(claim["metadata"]["uid"])
+        # As the external provisioner does. With the annotation, the controller manager leaves the deletion to it.
+        change = {"metadata": {"annotations": {PROVISIONED_BY: DRIVER}}}
+        change["spec"] = {"persistentVolumeReclaimPolicy": storage_class["reclaimPolicy"]}
+        self._plane.request("PATCH", f"{VOLUMES}/pvc-{claim['metadata']['uid']}", change)
+
+    def _delete(self, volume: Object) -> None:
+        if volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete":
+            name = volume["spec"]["csi"]["volumeHandle"]
+            self._longhorn.remove_volume(name)
+            for item in _data(name, self._nodes):
+                self._plane.request("DELETE", f"{LONGHORN}/{item['kind'].lower()}s/{item['metadata']['name']}")
+            self._plane.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
+
+
+def _data(volume: str, nodes: list[str]) -> list[Object]:
+    """Return the Longhorn volume, and its replica on each node. No controller acts on them."""
+    return [longhorn_volume(volume, "disabled", currentNodeID=""), *(replica(node, volume) for node in nodes)]
 
 
 def show_installation(plane: ControlPlane) -> None:
