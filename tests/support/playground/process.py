@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -33,3 +34,9 @@ def playground(variables: Path) -> Iterator[list[str]]:
                 process.kill()
                 raise
         assert process.returncode == 0
+
+
+def environment_of(variables: Path) -> dict[str, str]:
+    """Return the environment of a terminal that has sourced the file."""
+    shown = subprocess.run(["/bin/sh", "-ec", f". {variables}; env -0"], capture_output=True, text=True, check=True)
+    return os.environ | dict(line.split("=", 1) for line in shown.stdout.split("\0") if line)

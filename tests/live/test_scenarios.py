@@ -1,0 +1,135 @@
+"""What users rely on, on a whole cluster. `make test-live` runs these scenarios on yours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.live.cluster import Cluster, Object
+from tests.live.namespace import Namespace, decision, node_of, uid
+
+pytestmark = pytest.mark.controlplane
+DOCTOR = ("kubevirt-scheduler", "doctor")
+Seen = Callable[[str, object], None]  # record_property("seen", ...) writes the last column of the table
+
+
+def test_at_a_cold_start_the_share_manager_starts_on_the_node_of_the_vm(
+    namespace: Namespace, record_property: Seen
+) -> None:
+    vm, server = namespace.start_together()
+    assert decision(vm).startswith("ColdStart"), decision(vm)
+    assert decision(server).startswith("CoScheduled"), decision(server)
+    namespace.wait_state("Together")
+    record_property("seen", f"both on {node_of(vm)}")
+
+
+def test_a_restarted_vm_is_beside_its_share_manager(namespace: Namespace, record_property: Seen) -> None:
+    before, _ = namespace.start_together()
+    namespace.restart_vm()
+    after = namespace.wait_running(other_than=before)
+    record_property("seen", f"{node_of(before)} → {namespace.wait_together()}, {decision(after)}")
+
+
+def test_a_vm_is_pinned_to_its_running_share_manager_although_it_prefers_other_nodes(
+    namespace: Namespace, record_property: Seen
+) -> None:
+    record_property("seen", decision(namespace.start_pinned()))
+
+
+@pytest.fixture
+def restart_kubelet(cluster: Cluster) -> str:
+    """A shell command that restarts the kubelet of `{node}`."""
+    if not cluster.restart_kubelet:
+        pytest.skip("needs RESTART_KUBELET, a command that restarts the kubelet of {node}")
+    return cluster.restart_kubelet
+
+
+def test_a_restarted_kubelet_leaves_a_pinned_vm_alone(
+    cluster: Cluster, restart_kubelet: str, namespace: Namespace, record_property: Seen
+) -> None:
+    """A kubelet that starts checks the required node affinity of the pods that run (canAdmitPod in kubelet.go)."""
+    pod = namespace.start_pinned()
+    node = node_of(pod)
+
+    def starts() -> set[str]:
+        """Each kubelet reports its start (BirthCry in kubelet.go)."""
+        fields = f"involvedObject.kind=Node,involvedObject.name={node},reason=Starting"
+        return {each["metadata"]["uid"] for each in cluster.items("events", "-A", f"--field-selector={fields}")}
+
+    before = starts()
+    cluster.run("/bin/sh", "-ec", restart_kubelet.replace("{node}", node))
+    cluster.wait(f"the kubelet of {node} reports its start", lambda: starts() - before)
+    cluster.watch("the VM runs in the same pod", lambda: uid(namespace.launcher()) == uid(pod))
+    record_property("seen", f"pod continues on {node}")
+
+
+def test_recolocate_brings_a_migrated_vm_back_to_its_disk(
+    cluster: Cluster, namespace: Namespace, record_property: Seen
+) -> None:
+    vm, server = namespace.start_together()
+    vmi = namespace.vmi()
+    cluster.wait("KubeVirt finds the VM live-migratable", lambda: is_migratable(namespace.vmi()))
+    namespace.migrate_vm()
+    away = namespace.wait_running(other_than=vm)
+    assert node_of(away) != node_of(vm)
+    assert uid(namespace.share_manager()) == uid(server)
+    namespace.wait_state("Apart")
+    printed = namespace.recolocate()
+    assert namespace.wait_together() == node_of(server)
+    namespace.wait_state("Together")
+    assert uid(namespace.vmi()) == uid(vmi)  # it was never restarted
+    record_property("seen", f"{node_of(vm)} → {node_of(away)} → {node_of(server)}: {printed}")
+
+
+def test_a_deleted_share_manager_does_to_the_vm_what_doctor_says(
+    cluster: Cluster, namespace: Namespace, record_property: Seen
+) -> None:
+    """docs/reference/versions.md has the table. `doctor` reads the version and the settings that it names."""
+    vm, server = namespace.start_together()
+    longhorn = next(line for line in cluster.run(*DOCTOR).splitlines() if "Longhorn v" in line)
+    namespace.delete_share_manager()
+    namespace.wait_share_manager(other_than=server)
+    if "deletes a VM's pod" in longhorn:
+        namespace.wait_running(other_than=vm)
+    else:
+        cluster.watch("the VM runs in the same pod", lambda: uid(namespace.launcher()) == uid(vm))
+    node = namespace.wait_together()
+    outcome = "continued" if uid(namespace.launcher()) == uid(vm) else "was started again"
+    record_property("seen", f"the VM {outcome}; {node_of(server)} → {node}")
+
+
+def test_a_drained_vm_and_its_share_manager_meet_on_another_node(namespace: Namespace, record_property: Seen) -> None:
+    vm, server = namespace.start_together()
+    vmi, drained = namespace.vmi(), node_of(vm)
+    namespace.drain(drained)
+    after = node_of(namespace.wait_running(other_than=vm, not_on=drained))
+    served = node_of(namespace.wait_share_manager(other_than=server, not_on=drained))
+    # The share-manager may be placed before KubeVirt has chosen the node of the VM.
+    recolocated = "" if after == served else f", then {namespace.recolocate()}"
+    node = namespace.wait_together()
+    assert node != drained
+    outcome = "migrated" if uid(namespace.vmi()) == uid(vmi) else "was started again"
+    record_property("seen", f"the VM {outcome} {drained} → {after}, its share-manager → {served}{recolocated}")
+
+
+def test_helm_test_succeeds(cluster: Cluster, record_property: Seen) -> None:
+    found = json.loads(cluster.run("helm", "list", "-A", "-o", "json"))
+    releases = [each for each in found if each["chart"].startswith("kubevirt-scheduler-")]
+    if not releases:
+        pytest.skip("Helm has no release of the chart: another program installed it")
+    for release in releases:
+        cluster.run("helm", "test", release["name"], "-n", release["namespace"])
+        record_property("seen", release["chart"])
+
+
+def test_doctor_finds_no_failure(cluster: Cluster, record_property: Seen) -> None:
+    marks = [line[0] for line in cluster.run(*DOCTOR).splitlines() if line[0] in "✓‼?✗"]
+    assert marks.count("✗") == 0
+    record_property("seen", f"{marks.count('✓')} ✓, {marks.count('‼')} ‼")
+
+
+def is_migratable(vmi: Object) -> bool:
+    conditions = vmi["status"].get("conditions", [])
+    return any((each["type"], each["status"]) == ("LiveMigratable", "True") for each in conditions)
