@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-oldest test-unit mutants check format docs lock image test-image package push-charts bench clean
+.PHONY: help venv demo playground test test-oldest test-live test-unit mutants check format docs lock image test-image package push-charts bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,15 @@ test-oldest: export KUBERNETES := oldest
 test-oldest: venv $(GO) ## run a selection of the tests on the oldest Kubernetes that the chart supports
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
 	$(BIN)/pytest $(ON_WORKERS) $(OLDEST_TESTS) $(ARGS)
+
+# make test-live KUBECONFIG=~/.kube/config STORAGE_CLASS=longhorn VM_IMAGE=registry.example/cirros:1 RESTART_KUBELET='ssh {node} sudo
+# systemctl restart kubelet' PATIENCE=900. It needs kubectl and helm. PATIENCE is how many seconds each wait may take. Make passes
+# variables of its command line to the environment.
+test-live: export LIVE := 1
+test-live: export PATH := $(CURDIR)/$(BIN):$(PATH)
+test-live: venv ## run a few scenarios on the cluster of KUBECONFIG, where the webhook is installed; each deletes what it creates
+	@test -n '$(KUBECONFIG)' || { echo "make test-live: set KUBECONFIG to the path of the cluster's kubeconfig" >&2; exit 1; }
+	$(BIN)/pytest tests/live/test_scenarios.py -s $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane nor programs that may be missing
 	$(BIN)/pytest -m 'not controlplane and not needs' $(ON_WORKERS) $(ARGS)

@@ -26,13 +26,13 @@ class Cluster:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
-        self.storage_class = environment.get("LIVE_STORAGE_CLASS") or "longhorn"
-        self.vm_image = environment.get("LIVE_VM_IMAGE") or "quay.io/kubevirt/cirros-container-disk-demo:v1.9.0"
-        self.restart_kubelet = environment.get("LIVE_RESTART_KUBELET", "")
+        self.storage_class = environment.get("STORAGE_CLASS") or "longhorn"
+        self.vm_image = environment.get("VM_IMAGE") or "quay.io/kubevirt/cirros-container-disk-demo:v1.9.0"
+        self.restart_kubelet = environment.get("RESTART_KUBELET", "")
         # How long a scenario watches that nothing happens. Longhorn deletes a pod about 7 s after its share-manager.
-        self.settle = float(environment.get("LIVE_SETTLE") or 30)
+        self.settle = float(environment.get("SETTLE") or 30)
         # The first VM on a node pulls its image.
-        self.patience = float(environment.get("LIVE_PATIENCE") or 600)
+        self.patience = float(environment.get("PATIENCE") or 600)
 
     def run(self, *command: str, text: str | None = None, seconds: float = CONTROL) -> str:
         """Run a command and return what it prints. Raises CommandError."""

@@ -15,6 +15,7 @@ from tests.support.playground.process import environment_of, playground
 IS_REAL = os.environ.get("LIVE") == "1"
 VERSIONS = pytest.StashKey[str]()
 INSTALL = ("kubevirt-scheduler", str(CHART), "--namespace=kubevirt-scheduler", "--create-namespace", "--wait")
+OPTIONS = {"STORAGE_CLASS": "longhorn", "RESTART_KUBELET": "", "SETTLE": "2", "PATIENCE": "120"}
 OUTCOMES = ("failed", "error", "skipped", "passed")  # the worst one of a scenario's three phases counts
 
 
@@ -30,7 +31,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return
     variables = tmp_path_factory.mktemp("playground") / "variables"
     with playground(variables):
-        cluster = Cluster(environment_of(variables) | {"LIVE_SETTLE": "2", "LIVE_PATIENCE": "120"})
+        cluster = Cluster(environment_of(variables) | OPTIONS)
         cluster.run("helm", "install", *INSTALL, "--set=image.repository=registry.example/kubevirt-scheduler")
         yield cluster
 
