@@ -116,7 +116,7 @@ class Cluster:
                 f"Kubernetes {server['gitVersion']}",
                 f"KubeVirt {kubevirt['observedKubeVirtVersion']}",
                 f"Longhorn {settings['current-longhorn-version']} (StorageClass {self.storage_class})",
-                f"webhook {webhook['version'] or webhook['activity']}",
+                f"webhook {webhook['version']} ({webhook['activity']})",
                 *(f"{count} nodes with Linux {kernel or 'unknown'}" for kernel, count in kernels.items()),
             )
         )
@@ -125,6 +125,8 @@ class Cluster:
 def real_cluster() -> Cluster:
     """Return the cluster of `make test-live`. Raises CommandError if it lacks something that all scenarios need."""
     cluster = Cluster(os.environ)
+    if json.loads(cluster.run("kubevirt-scheduler", "version", "-o", "json"))["webhook"]["activity"] == "not-installed":
+        raise CommandError("the webhook is not installed: see docs/guides/install.md")
     cluster.kubectl("get", "crd", "virtualmachines.kubevirt.io", "sharemanagers.longhorn.io")
     provisioner = cluster.get("storageclass", cluster.storage_class)["provisioner"]
     if provisioner != "driver.longhorn.io":

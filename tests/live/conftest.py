@@ -16,7 +16,7 @@ IS_REAL = os.environ.get("LIVE") == "1"
 VERSIONS = pytest.StashKey[str]()
 INSTALL = ("kubevirt-scheduler", str(CHART), "--namespace=kubevirt-scheduler", "--create-namespace", "--wait")
 OPTIONS = {"STORAGE_CLASS": "longhorn", "RESTART_KUBELET": "", "SETTLE": "2", "PATIENCE": "120"}
-OUTCOMES = ("failed", "error", "skipped", "passed")  # the worst one of a scenario's three phases counts
+OUTCOMES = ("failed", "skipped", "passed")  # the worst one of a scenario's three phases counts
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             cluster = real_cluster()
             request.config.stash[VERSIONS] = cluster.versions()
         except (CommandError, LookupError) as error:
-            pytest.exit(f"{error!r}: the scenarios need KubeVirt, Longhorn and the webhook", returncode=2)
+            pytest.exit(f"the scenarios need KubeVirt, Longhorn and the webhook: {error!r}", returncode=2)
         yield cluster
         return
     variables = tmp_path_factory.mktemp("playground") / "variables"
@@ -66,6 +66,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.line("\n| scenario | result | seconds | seen |\n| --- | --- | ---: | --- |")
     for nodeid, reports in rows.items():
         result = min((each.outcome for each in reports), key=OUTCOMES.index)
+        if result == "passed" and "call" not in {each.when for each in reports}:
+            result = "interrupted"
         seconds = sum(each.duration for each in reports)
         terminalreporter.line(f"| {title(nodeid)} | {result} | {seconds:.0f} | {'; '.join(seen(reports))} |")
 
@@ -79,6 +81,7 @@ def seen(reports: list[pytest.TestReport]) -> Iterator[str]:
         if report.outcome == "skipped":
             yield report.longrepr[2].removeprefix("Skipped: ")  # type: ignore[index]
         elif report.failed:
-            yield str(report.longrepr).strip().splitlines()[-1]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            yield (crash.message if crash else report.longreprtext).strip().partition("\n")[0]
         elif report.when == "call":
             yield from (str(value) for name, value in report.user_properties if name == "seen")

@@ -28,6 +28,7 @@ def test_a_drain_that_is_interrupted_leaves_nothing_behind(cluster: Cluster, tmp
         process.send_signal(signal.SIGINT)
         end = process.stdout.read()
     assert process.returncode == pytest.ExitCode.INTERRUPTED, "".join([*begin, end])
+    assert "| interrupted |" in end
     assert cluster.items("namespaces", "-l", LABEL) == []
     assert cluster.items("pv") == []
     assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []
