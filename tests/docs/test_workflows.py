@@ -18,7 +18,7 @@ from tests.support.controlplane import build
 from tests.support.paths import DOCS, ROOT
 from webhook.cli import commands
 
-WORKFLOWS = CI, RELEASE = sorted(ROOT.glob(".github/workflows/*.yaml"))
+WORKFLOWS = CI, _, RELEASE = sorted(ROOT.glob(".github/workflows/*.yaml"))
 DEPENDABOT = ROOT / ".github/dependabot.yml"
 COMMIT = "0123456789" * 4
 
