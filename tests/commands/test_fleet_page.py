@@ -302,3 +302,17 @@ def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Pa
     browser.press("ArrowRight")
     assert opened.focused == "Table"
     assert opened.count("tbody tr") == 3
+
+
+def test_a_node_says_what_its_drain_does(browser: Page, page_file: Path) -> None:
+    content = report(vm("vm-1"), vm("vm-2", node="node-b"))
+    row = {"namespace": "shop", "name": "<b>vm-1", "node": "node-a", "text": "Restarts", "why": "it has a GPU"}
+    waits = {"kind": "Volume", "name": "vol-1", "detail": "its last healthy replica is here"}
+    content["nodes"][0]["drain"] = {"interrupted": 1, "safe": False, "vms": [row], "obstacles": [waits]}
+    content["nodes"][1]["drain"] = {"interrupted": 0, "safe": True, "vms": [], "obstacles": []}
+    opened = Opened(browser, page_file, content)
+    assert opened.texts(".drain summary") == ["If drained: 1 VM interrupted, not safe"]
+    assert opened.texts("[data-node=node-a] .drain p") == [
+        "shop/<b>vm-1 (node-a): Restarts. it has a GPU",
+        "Volume vol-1: its last healthy replica is here",
+    ]

@@ -9,7 +9,8 @@ import yaml
 
 from tests.docs.test_commands import rows
 from tests.support.paths import CHART, DOCS, ROOT
-from webhook.commands.doctor.products import BUGS, DELETES_PODS_FROM, LONGHORN
+from webhook.commands.doctor.products import BUGS, LONGHORN
+from webhook.fleet.nfs import DELETES_PODS_FROM
 
 PAGE = DOCS / "reference/versions.md"
 REQUIRED = {cells[0]: cells[1] for cells in rows(PAGE, "component")}

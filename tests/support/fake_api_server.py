@@ -29,8 +29,8 @@ from tests.support.builders import Object
 from webhook.placement.objects.fields import text
 
 NAMES = """CSINode CustomResourceDefinition Deployment Event KubeVirt Lease MutatingWebhookConfiguration Namespace Node
-PersistentVolume PersistentVolumeClaim Pod Replica Secret Service Setting ShareManager StorageClass VirtualMachine
-VirtualMachineInstance VirtualMachineInstancetype VirtualMachineInstanceMigration Volume""".split()
+PersistentVolume PersistentVolumeClaim Pod PodDisruptionBudget Replica Secret Service Setting ShareManager StorageClass
+VirtualMachine VirtualMachineInstance VirtualMachineInstancetype VirtualMachineInstanceMigration Volume""".split()
 PLURALS = {name: name.lower() + ("es" if name.endswith("s") else "s") for name in NAMES}
 KINDS = {plural: kind for kind, plural in PLURALS.items()}
 CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}

@@ -108,6 +108,7 @@ class Inventory:
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
+    budgets: dict[Key, JsonObject] = field(default_factory=dict)
     quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -130,6 +131,7 @@ class Inventory:
             "KubeVirt": self.kubevirts,
             "Volume": self.longhorn_volumes,
             "Replica": self.replicas,
+            "PodDisruptionBudget": self.budgets,
         }.get(kind)
         if kind == "ResourceQuota":
             table = self.quotas.setdefault(key_of(item)[0], {})

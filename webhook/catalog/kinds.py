@@ -26,12 +26,7 @@ from webhook.placement.objects.kubevirt import (
     is_virt_launcher,
     run_strategy,
 )
-from webhook.placement.objects.longhorn import (
-    SELECTOR_SETTING,
-    TOLERATION_SETTING,
-    VERSION_SETTING,
-    share_manager_limits,
-)
+from webhook.placement.objects.longhorn import READ_SETTINGS, share_manager_limits
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
@@ -370,7 +365,8 @@ _TOOL_KINDS = (
         object_of(
             spec=map_of(
                 configuration=map_of(
-                    "cpuModel", developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit")
+                    "cpuModel evictionStrategy",
+                    developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit"),
                 )
             ),
             status=map_of("observedKubeVirtVersion"),
@@ -378,8 +374,9 @@ _TOOL_KINDS = (
     ),
     *(
         Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-        for name in (VERSION_SETTING, SELECTOR_SETTING, TOLERATION_SETTING)
+        for name in READ_SETTINGS
     ),
+    Kind("policy/v1", "PodDisruptionBudget", object_of(spec=map_of("selector"), status=map_of("disruptionsAllowed"))),
     Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
     # Instance types, preferences, and the revisions of both.
     *(

@@ -46,6 +46,11 @@ class Scope:
         owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
 
+    @property
+    def selects_all(self) -> bool:
+        """Return whether each VM of the cluster is selected."""
+        return self.namespace is None and not any(self.selector.values()) and not self.excluded
+
     def excludes(self, namespace: str, name: str) -> frozenset[str]:
         """Return what excludes a VM, empty if nothing does."""
         return self.excluded & {namespace, f"{namespace}/{name}"}

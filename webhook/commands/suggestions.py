@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from webhook.catalog.kinds import NAMESPACES, PODS, VIRTUAL_MACHINES, VMIS
+from webhook.catalog.kinds import NAMESPACES, NODES, PODS, VIRTUAL_MACHINES, VMIS
 from webhook.cluster.client import ClusterClient, ClusterError, context_names
 from webhook.placement.objects.fields import text
 from webhook.reading.api import list_objects
 
-KINDS = {"namespace": NAMESPACES, "vm": VIRTUAL_MACHINES, "vmi": VMIS, "pod": PODS}
+KINDS = {"namespace": NAMESPACES, "node": NODES, "vm": VIRTUAL_MACHINES, "vmi": VMIS, "pod": PODS}
 
 
 def not_found(kind: str, name: str, namespace: str | None, known: Iterable[str]) -> str:
@@ -41,7 +41,7 @@ def _names(context: click.Context, kind: str) -> Iterable[str]:
         return context_names(options.get("kubeconfig"))
     try:
         cluster = ClusterClient.connect(options.get("kubeconfig"), options.get("context"))
-        namespace = "" if kind == "namespace" else options.get("namespace") or cluster.namespace
+        namespace = "" if kind in ("namespace", "node") else options.get("namespace") or cluster.namespace
         path = KINDS[kind].path_in(namespace)
         return [text(item, "metadata", "name") for item in list_objects(cluster, path)]
     except (ClusterError, KeyError):  # KeyError: another kind

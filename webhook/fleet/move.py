@@ -10,8 +10,7 @@ from itertools import chain
 
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import target_pod
-from webhook.fleet.quotas import exceeded_quota
-from webhook.fleet.states import Future, State, Status, decide_start
+from webhook.fleet.states import Future, Machine, State, Status, decide_start
 from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
@@ -20,6 +19,7 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import Manifest, is_terminating
+from webhook.placement.objects.quotas import exceeded_quota
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 
@@ -56,6 +56,8 @@ TRANSIENT = frozenset({
     Hindrance.KUBEVIRT_MIGRATES,
     Hindrance.UTILITY_VOLUMES,
 })  # fmt: skip
+# These also hinder a migration that KubeVirt creates itself, for example in a drain.
+_OF_ANY_MIGRATION = frozenset({Hindrance.NOT_MIGRATABLE, Hindrance.UTILITY_VOLUMES, Hindrance.SOURCE_NOT_READY})
 # KubeVirt migrates a VMI with one of these conditions itself: `doesRequireMigration` in
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
@@ -112,20 +114,39 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     source, target = status.node or "", status.storage_node or ""
     if machine.manifest is None or machine.template is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
-    left, node = catalog.node(source), catalog.node(target)
-    hostname = (node and node.labels.get(HOSTNAME)) or target
+    candidate = target_candidate(machine, target, catalog)
+    hostname = _hostname(target, catalog)
     if sum(each.labels.get(HOSTNAME) == hostname for each in catalog.all_nodes()) > 1:
         detail = f"{target} shares its label {HOSTNAME}={hostname} with another node, so a migration can't name it"
         return Refusal(Hindrance.SHARED_HOSTNAME, detail)
-    pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
-    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
-    candidate = Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
-    if quota := exceeded_quota(pod, machine.quotas):
+    if quota := exceeded_quota(candidate.manifest.pod, machine.quotas):
         return Refusal(Hindrance.QUOTA, quota)
     ready = has_condition(machine.vmi, "Ready")
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
+
+
+def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candidate:
+    """Return the target pod of a migration to a node, for the guard. The machine has a pod, and its template is known.
+
+    The node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
+    """
+    source = catalog.node(machine.pod.node) if machine.pod else None
+    hostname, labels = _hostname(target, catalog), source.labels if source else {}
+    pod = target_pod(mapping(machine.template), mapping(machine.manifest), machine.vmi, hostname, labels)
+    return Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
+
+
+def _hostname(node: str, catalog: Catalog) -> str:
+    found = catalog.node(node)
+    return (found and found.labels.get(HOSTNAME)) or node
+
+
+def why_not_evacuated(status: Status, around: Surroundings, catalog: Catalog) -> Refusal | None:
+    """Return why KubeVirt can't migrate the VM to any node now, None if it can."""
+    rules = chain(_of_the_vm(status, around), _of_the_moment(status), _of_the_cluster(status, catalog))
+    return next((each for each in rules if each.hindrance in _OF_ANY_MIGRATION), None)
 
 
 def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:

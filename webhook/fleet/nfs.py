@@ -3,7 +3,7 @@
 The rules are explained in docs/explanation/costs.md and docs/guides/leave-nfs.md.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from webhook.fleet.states import Status
@@ -11,10 +11,14 @@ from webhook.fleet.vm_pod_template import claim_of
 from webhook.fleet.volumes import other_users
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
+from webhook.placement.objects.longhorn import DELETES_PODS, KEPT_OWNERS, RWX_NETWORK, VERSION_SETTING, VMI_OWNER
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
 _FLUSHER_LONGHORN, _FLUSHER_KERNEL = (1, 7, 3), (5, 6)
 _CACHED = frozenset({"writethrough", "writeback"})
+# Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
+# (docs/reference/versions.md): from the first one up to, but without the second.
+KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,17 @@ class OverNfs:
         """Return the same for programs."""
         found = {"cached": list(self.cached), "exposed": self.exposed, "canLeave": list(self.can_leave)}
         return found | {"text": self.words}
+
+
+def deletes_pods(setting: Callable[[str], str]) -> bool:
+    """Return whether Longhorn deletes the pods of VMs after it has replaced the share-manager of their volume.
+
+    `setting` returns a setting of Longhorn, empty if it is unknown. An unknown version counts as one that deletes.
+    """
+    if setting(DELETES_PODS) == "false" or VMI_OWNER in setting(KEPT_OWNERS).split(";"):
+        return False
+    keeps = KEEPS_PODS_FROM <= version_numbers(setting(VERSION_SETTING)) < DELETES_PODS_FROM
+    return not keeps or setting(RWX_NETWORK) == "true"  # the new share-manager has another IP address
 
 
 def cached_claims(vmi_spec: JsonObject) -> Iterator[str]:

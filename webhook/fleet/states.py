@@ -327,12 +327,13 @@ def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catal
     # At a cold start, the VM prefers the nodes within the limits.
     nodes = [node for node in catalog.all_nodes() if selects(claim.limits, node.labels)]
     limited = server.required_node_affinity or server.spec.get("nodeSelector")
-    others = (node for node in nodes if (limited or node.taints) and not _admits(node, server, catalog))
-    if node := next((node for node in others if _admits(node, pod, catalog)), None):
+    others = (node for node in nodes if (limited or node.taints) and not admits(node, server, catalog))
+    if node := next((node for node in others if admits(node, pod, catalog)), None):
         return f"{node.name}, where the VM may start"
-    apart = claim.limits and not any(_admits(node, pod, catalog) for node in nodes)
+    apart = claim.limits and not any(admits(node, pod, catalog) for node in nodes)
     return "any node that can run the VM" if apart and catalog.has_nodes() else ""
 
 
-def _admits(node: Node, pod: Manifest, catalog: Catalog) -> bool:
+def admits(node: Node, pod: Manifest, catalog: Catalog) -> bool:
+    """Return whether the conditions, taints and labels of a node admit a pod."""
     return first_failed_check(Candidate(pod, node.name, catalog), _CHECKS_OF_NODE) is None

@@ -60,14 +60,14 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     if start is None or not restart_helps(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
-    return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), _restart_command(machine))
+    return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), restart_command(machine))
 
 
 def _own_command(verb: str, machine: Machine) -> str:
     return f"kubevirt-scheduler {verb} {_named(machine)} --yes"
 
 
-def _restart_command(machine: Machine) -> str:
+def restart_command(machine: Machine) -> str:
     """Return the command that restarts a VM, or deletes a VMI without a VM.
 
     KubeVirt refuses to restart a VM with run strategy Once, and starts it again when its VMI is gone: `syncRunStrategy`
@@ -196,7 +196,7 @@ def _advice_to_restart(status: Status) -> str:
     if machine.strategy in (None, "Halted"):
         steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
-        steps.append(f"restart the VM: {_restart_command(machine)}")
+        steps.append(f"restart the VM: {restart_command(machine)}")
     if start.future is Future.PINNED:
         results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
     else:

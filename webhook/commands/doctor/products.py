@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from webhook.catalog.inventory import node_loads
 from webhook.catalog.kinds import KUBEVIRT_API
@@ -11,7 +11,7 @@ from webhook.commands.doctor.inspection import Inspection, Result, failure, inve
 from webhook.commands.report.document import DATA_RIGHTS, is_local
 from webhook.fleet import wording
 from webhook.fleet.move import Surroundings, plan_move
-from webhook.fleet.nfs import Servers, over_nfs
+from webhook.fleet.nfs import Servers, deletes_pods, over_nfs
 from webhook.fleet.states import State, Status, Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Claim
@@ -21,13 +21,6 @@ from webhook.reading.installation import Installation
 
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 CROWDED = 0.9  # of a node's allocatable pods: share-managers request nothing else
-# Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
-# (docs/reference/versions.md): from the first one up to, but without the second.
-KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
-# With `false` in the first setting, or the owner of a VM's pod in the second, no version deletes it:
-# https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L624
-DELETES_PODS = "auto-delete-pod-when-volume-detached-unexpectedly"
-KEPT_OWNERS, VMI_OWNER = f"blacklist-for-{DELETES_PODS}", "kubevirt.io/VirtualMachineInstance"
 # From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
 MIGRATES_TO_NODE_FROM = (1, 6)
 
@@ -92,15 +85,13 @@ def longhorn_setting(inspection: Inspection, name: str) -> str:
 def longhorn(inspection: Inspection) -> Iterator[Result]:
     """Check that Longhorn is installed where the webhook looks for it."""
     namespace, name = inspection.settings.longhorn_namespace, longhorn_setting(inspection, VERSION_SETTING)
-    kept = longhorn_setting(inspection, DELETES_PODS) == "false"
-    kept = kept or VMI_OWNER in longhorn_setting(inspection, KEPT_OWNERS).split(";")
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
-    elif kept or KEEPS_PODS_FROM <= version_numbers(name) < DELETES_PODS_FROM:
-        yield ok(f"Longhorn {name}")
-    else:
+    elif deletes_pods(partial(longhorn_setting, inspection)):
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
+    else:
+        yield ok(f"Longhorn {name}")
 
 
 def longhorn_claims(inspection: Inspection) -> list[Claim]:

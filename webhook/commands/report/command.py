@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from webhook.commands.drain_check import describe_drains
 from webhook.commands.fleet_source import Scope, assess_all, assess_pods, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
@@ -27,6 +28,7 @@ from webhook.placement.objects.fields import JsonObject
 
 COLUMNS = 100  # without a terminal
 EXIT_APART = 1
+MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
@@ -102,6 +104,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if workloads:
         pods = assess_pods(fleet.inventory, scope, fleet.webhook.predicting)
         found["workloads"], found["summary"]["workloads"] = describe_workloads(pods)
+    if output == "html" and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
+        describe_drains(found["nodes"], statuses, fleet.inventory, fleet.webhook.predicting)
     if only_apart:
         found["vms"] = [vm for vm in found["vms"] if vm["state"] == State.APART]
     if sort_by:

@@ -75,6 +75,7 @@ function box(name, members, served, filtered) {
     element("h2", { title }, title),
     element("p", { class: "facts" }, line),
     ...bars(node?.requested),
+    ...drain(node?.drain),
     element("ul", { class: members.length > DENSE ? "dense" : null }, ...members.map(vmItem)),
   );
   for (const event of ["mouseenter", "focusin"]) made.addEventListener(event, () => highlight(name));
@@ -95,6 +96,16 @@ function bars(requested) {
     return element("div", {}, element("span", {}, resource), bar, element("span", {}, `${percent} %`));
   });
   return parts.length ? [element("div", { class: "bars" }, ...parts)] : [];
+}
+
+function drain(found) {
+  if (!found?.vms.length && !found?.obstacles.length) return [];
+  const rows = [
+    ...found.vms.map((vm) => `${vm.namespace}/${vm.name} (${vm.node}): ${vm.text}. ${vm.why}`),
+    ...found.obstacles.map((each) => `${each.kind} ${each.name}: ${each.detail}`),
+  ];
+  const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : ", not safe"}`;
+  return [element("details", { class: "drain", toggle: drawLines }, element("summary", {}, title), ...rows.map((row) => element("p", {}, row)))];
 }
 
 function vmItem(vm) {

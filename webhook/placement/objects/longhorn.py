@@ -1,4 +1,4 @@
-"""The labels and the creator of Longhorn's share-manager pods, what limits their nodes, and three settings.
+"""The labels and the creator of Longhorn's share-manager pods, what limits their nodes, and the settings that count.
 
 Longhorn's source: controller/share_manager_controller.go and types/setting.go, both in
 https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6
@@ -18,6 +18,22 @@ VOLUME_LABEL = "longhorn.io/share-manager"  # the name of the volume that the po
 VERSION_SETTING = "current-longhorn-version"  # the name of the setting that has the version
 SELECTOR_SETTING = "system-managed-components-node-selector"  # of share-manager pods, too
 TOLERATION_SETTING = "taint-toleration"  # of share-manager pods, too
+# With `false` in the first setting, or the owner of a VM's pod in the second, no version deletes the pod:
+# https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L624
+DELETES_PODS = "auto-delete-pod-when-volume-detached-unexpectedly"
+KEPT_OWNERS, VMI_OWNER = f"blacklist-for-{DELETES_PODS}", "kubevirt.io/VirtualMachineInstance"
+RWX_NETWORK = "storage-network-for-rwx-volume-enabled"
+FAST_FAILOVER, DRAIN_POLICY = "rwx-volume-fast-failover", "node-drain-policy"
+READ_SETTINGS = (
+    VERSION_SETTING,
+    SELECTOR_SETTING,
+    TOLERATION_SETTING,
+    DELETES_PODS,
+    KEPT_OWNERS,
+    RWX_NETWORK,
+    FAST_FAILOVER,
+    DRAIN_POLICY,
+)
 _EFFECTS = ("", "NoExecute", "NoSchedule", "PreferNoSchedule")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 

@@ -1,0 +1,264 @@
+"""What a drain does to the VMs on a node and to those whose disks the node serves, what it waits for, and its order."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    Object,
+    node,
+    node_terms,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    settings,
+    share_manager_pod,
+    storage,
+)
+from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
+from tests.support.migrations import migratable
+from webhook.fleet.drain import Drain, Site, check_drain, steps
+from webhook.fleet.move import Surroundings
+from webhook.fleet.states import assess
+
+NODES = [node("node-a"), node("node-b"), node("node-c")]
+KEEPS = {"current-longhorn-version": "v1.11.3"}
+DELETES = {"current-longhorn-version": "v1.12.0"}
+LIVE, DEVICE = {"evictionStrategy": "LiveMigrate"}, {"type": "LiveMigratable", "status": "False", "message": "a GPU"}
+
+
+def on(host: str, *claims: str, name: str = "vm1", strategy: str = "LiveMigrate", **status: Any) -> list[Object]:
+    """Build a VM that runs on a node: its VM, VMI and pod."""
+    run = {"runStrategy": status.pop("run", "Always")}
+    own = vm(name, opt_in=status.pop("opt_in", True))
+    own["spec"] |= run
+    created = vm_pod(name, host, claims=list(claims), **status.pop("pod", {}))
+    return [
+        own,
+        migratable(name, host, spec={"evictionStrategy": strategy, **status.pop("spec", {})}, **status),
+        created,
+    ]
+
+
+def budget(name: str = "keep", allowed: int = 0, **labels: str) -> Object:
+    metadata = {"name": name, "namespace": "default"}
+    spec = {"selector": {"matchLabels": labels}}
+    return {
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def site(*manifests: Object, longhorn: dict[str, str] | None = None, strategy: str = "", **overrides: Any) -> Site:
+    found, chosen, kept = inventory(*manifests), settings(**overrides), KEEPS if longhorn is None else longhorn
+    statuses = [assess(machine, found.store, chosen) for machine in found.machines(chosen)]
+    return Site(
+        statuses,
+        found.store,
+        Surroundings(chosen),
+        lambda name: kept.get(name, ""),
+        found.store.pods.values(),
+        found.budgets.values(),
+        found.volume_data(),
+        strategy,
+    )
+
+
+def drain(*manifests: Object, nodes: tuple[str, ...] = ("node-a",), most: int | None = None, **rest: Any) -> Drain:
+    return check_drain(site(*manifests, **rest), nodes, most)
+
+
+NOT_MIGRATABLE: dict[str, Any] = {"conditions": [DEVICE]}
+FULL = node("node-b", allocatable={"memory": "1Gi", "pods": "9"})
+BIG = {"requests": {"memory": "2Gi"}}
+WHERE = "to node-b or 1 more"
+SERVED = storage()
+REPELS = {"labels": {"app": "db"}, "affinity": pod_anti_affinity(pod_term({"app": "db"}))}
+
+# Objects, settings, and of the VM `vm1`: effects, the reason, targets, whether it is interrupted or may be apart then.
+VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
+    ("of no claim", [*NODES, *on("node-a")], {}, "Migrates", WHERE, "node-b node-c", ""),
+    ("on another node", [*NODES, *on("node-b")], {}, "", "", "", ""),
+    ("with storage elsewhere", [*NODES, *storage(node="node-b"), *on("node-a", "disk1")], {},
+     "Migrates", WHERE, "node-b node-c", ""),
+    ("with storage elsewhere, on a node that can't run it",
+     [NODES[0], FULL, NODES[2], *storage(node="node-b"), *on("node-a", "disk1", pod=BIG)], {},
+     "Migrates", "to node-c", "node-c", "returns"),
+    ("with its storage", [*NODES, *SERVED, *on("node-a", "disk1")], {},
+     "Migrates IOPauses", f"{WHERE}; its share-manager follows it if it migrates first", "node-b node-c", ""),
+    ("with its storage, not opted in", [*NODES, *SERVED, *on("node-a", "disk1", opt_in=False)], {},
+     "Migrates IOPauses", f"{WHERE}; its share-manager may start on any node", "node-b node-c", "returns"),
+    ("with its storage, without steering", [*NODES, *SERVED, *on("node-a", "disk1")], {"steering": False},
+     "Migrates IOPauses", f"{WHERE}; its share-manager may start on any node", "node-b node-c", "returns"),
+    ("with storage that another VM uses",
+     [*NODES, *SERVED, *on("node-a", "disk1"), *on("node-c", "disk1", name="vm2")], {},
+     "Migrates IOPauses", f"{WHERE}; its share-manager may start on any node", "node-b node-c", "returns"),
+    ("with its storage, of a Longhorn that deletes pods", [*NODES, *SERVED, *on("node-a", "disk1")],
+     {"longhorn": DELETES}, "Migrates Restarts", f"{WHERE}; Longhorn deletes its pod once the new share-manager runs",
+     "node-b node-c", "interrupted"),
+    ("elsewhere", [*NODES, *SERVED, *on("node-b", "disk1")], {}, "IOPauses", "its share-manager follows it", "", ""),
+    ("elsewhere, on a node that is drained, too", [*NODES, *SERVED, *on("node-b", "disk1")],
+     {"nodes": ("node-a", "node-b", "node-b")},
+     "Migrates IOPauses", "to node-c; its share-manager follows it if it migrates first", "node-c", ""),
+    ("elsewhere, of a Longhorn of an unknown version", [*NODES, *SERVED, *on("node-b", "disk1")], {"longhorn": {}},
+     "Restarts", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted"),
+    ("elsewhere, not opted in, of a Longhorn that deletes pods",
+     [*NODES, *SERVED, *on("node-b", "disk1", opt_in=False)], {"longhorn": DELETES},
+     "Restarts", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted returns"),
+    ("elsewhere, run once, of a Longhorn that deletes pods", [*NODES, *SERVED, *on("node-b", "disk1", run="Once")],
+     {"longhorn": DELETES}, "Stops", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted"),
+    ("elsewhere, of a Longhorn that keeps its pod by a setting", [*NODES, *SERVED, *on("node-b", "disk1")],
+     {"longhorn": DELETES | {"auto-delete-pod-when-volume-detached-unexpectedly": "false"}},
+     "IOPauses", "its share-manager follows it", "", ""),
+    ("elsewhere, of a Longhorn that keeps the pods of VMIs", [*NODES, *SERVED, *on("node-b", "disk1")],
+     {"longhorn": DELETES | {"blacklist-for-auto-delete-pod-when-volume-detached-unexpectedly":
+                             "apps/ReplicaSet;kubevirt.io/VirtualMachineInstance"}},
+     "IOPauses", "its share-manager follows it", "", ""),
+    ("elsewhere, with a network for RWX volumes", [*NODES, *SERVED, *on("node-b", "disk1")],
+     {"longhorn": KEEPS | {"storage-network-for-rwx-volume-enabled": "true"}},
+     "Restarts", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted"),
+    ("elsewhere, with a share-manager for the drained node alone",
+     [*NODES, *SERVED[:2], share_manager_pod(node="node-a", nodeSelector={"kubernetes.io/hostname": "node-a"}),
+      *on("node-b", "disk1")], {}, "IOHangs", "no other node can run its share-manager", "", "interrupted returns"),
+    ("elsewhere, with a share-manager that its node can't run",
+     [*NODES, *SERVED[:2], *on("node-b", "disk1"),
+      share_manager_pod(node="node-a", affinity=node_terms({"matchExpressions": [
+          {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-b"]}]}))], {},
+     "IOPauses", "its share-manager may start on any node", "", "returns"),
+    ("without an eviction strategy", [*NODES, *on("node-a", strategy="")], {},
+     "Restarts", "the drain deletes its pod (evictionStrategy None)", "node-b node-c", "interrupted"),
+    ("without an eviction strategy, but KubeVirt has one", [*NODES, *on("node-a", strategy="")],
+     {"strategy": "LiveMigrate"}, "Migrates", WHERE, "node-b node-c", ""),
+    ("without an eviction strategy, with its storage", [*NODES, *SERVED, *on("node-a", "disk1", strategy="None")], {},
+     "Restarts", "the drain deletes its pod (evictionStrategy None)", "node-b node-c", "interrupted"),
+    ("without an eviction strategy, run once", [*NODES, *on("node-a", strategy="None", run="Once")], {},
+     "Stops", "the drain deletes its pod (evictionStrategy None)", "node-b node-c", "interrupted"),
+    ("to restart, without a place", [NODES[0], FULL, *on("node-a", strategy="None", pod=BIG)], {},
+     "Stops", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
+    ("that another controller moves", [*NODES, *on("node-a", strategy="External")], {},
+     "Blocks", "another controller has to move it (evictionStrategy External)", "node-b node-c", "interrupted"),
+    ("that can't migrate", [*NODES, *on("node-a", **NOT_MIGRATABLE)], {},
+     "Blocks", "KubeVirt cannot migrate it: a GPU (evictionStrategy LiveMigrate)", "node-b node-c", "interrupted"),
+    ("that can't migrate, with its storage", [*NODES, *SERVED, *on("node-a", "disk1", **NOT_MIGRATABLE)], {},
+     "Blocks IOPauses", ("KubeVirt cannot migrate it: a GPU (evictionStrategy LiveMigrate); its share-manager may "
+     "start on any node"), "node-b node-c", "interrupted returns"),
+    ("that migrates if possible", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible")], {},
+     "Migrates", WHERE, "node-b node-c", ""),
+    ("that migrates if possible, and can't",
+     [*NODES, *on("node-a", strategy="LiveMigrateIfPossible", **NOT_MIGRATABLE)], {},
+     "Restarts", "the drain deletes its pod (evictionStrategy LiveMigrateIfPossible)", "node-b node-c",
+     "interrupted"),
+    ("of a backup", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible",
+                                 spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})], {},
+     "Blocks", ("KubeVirt cannot migrate it: KubeVirt does not migrate a VM while utility volumes are attached, for "
+     "example for a backup (evictionStrategy LiveMigrateIfPossible)"), "node-b node-c", "interrupted"),
+    ("to migrate, without a place", [NODES[0], FULL, *on("node-a", pod=BIG)], {},
+     "Blocks", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
+    ("to migrate, of the only node", [NODES[0], *on("node-a")], {}, "Blocks", "no other node can run it", "",
+     "interrupted"),
+    ("that another VM keeps from the other node",
+     [*NODES[:2], *on("node-a", pod=REPELS), *on("node-b", name="vm2", pod=REPELS)], {},
+     "Blocks", "no other node can run it: node-b ", "", "interrupted"),
+    ("that finds no place after another one",
+     [NODES[0], node("node-b", allocatable={"memory": "3Gi", "pods": "9"}), *on("node-a", pod=BIG),
+      *on("node-a", name="vm0", pod=BIG)], {},
+     "Blocks", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
+    ("that finds no place after one that moves to its storage",
+     [NODES[0], node("node-b", allocatable={"memory": "3Gi", "pods": "9"}), *storage("disk2", "node-b"),
+      *on("node-a", pod=BIG), *on("node-a", "disk2", name="vm9", pod=BIG)], {},
+     "Blocks", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
+    ("that a budget keeps", [*NODES, *on("node-a", strategy="None", pod={"labels": {"app": "db"}}), budget(app="db")],
+     {}, "Blocks", "PodDisruptionBudget keep allows no eviction", "node-b node-c", "interrupted"),
+    ("that a budget lets go",
+     [*NODES, *on("node-a", strategy="None", pod={"labels": {"app": "db"}}), budget(allowed=1, app="db"),
+      budget(app="web")], {}, "Restarts", "the drain deletes its pod", "node-b node-c", "interrupted"),
+    ("that migrates whatever a budget says", [*NODES, *on("node-a", pod={"labels": {"app": "db"}}), budget(app="db")],
+     {}, "Migrates", WHERE, "node-b node-c", ""),
+    ("whose next pod is unknown",
+     [*NODES, {**vm(), "status": {"conditions": [{"type": "RestartRequired", "status": "True"}]},
+               "spec": {"instancetype": {"name": "gone"}, "template": {}}}, *on("node-a")[1:]], {},
+     "Migrates", "where it can run is unknown", "", ""),
+    ("of which few targets are asked for", [*NODES, *on("node-a")], {"most": 1}, "Migrates", "to node-b", "node-b", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", VMS, ids=[row[0] for row in VMS])
+def test_a_drain_affects_a_vm(row: tuple[str, list[Object], dict[str, Any], str, str, str, str]) -> None:
+    _, manifests, options, effects, why, targets, marks = row
+    found = next((each for each in drain(*manifests, **options).vms if each.status.machine.name == "vm1"), None)
+    if found is None:
+        assert effects == ""
+        return
+    assert (" ".join(found.effects), " ".join(found.targets)) == (effects, targets)
+    assert found.why.startswith(why)
+    assert [found.interrupted, found.returns] == [mark in marks for mark in ("interrupted", "returns")]
+
+
+DATA = [*NODES, *SERVED, longhorn_volume(currentNodeID="node-a")]
+LAST = "its last healthy replica is here: "
+ROW = longhorn_volume("vol-lone", currentNodeID="node-a")
+
+
+@pytest.mark.parametrize(
+    ("manifests", "longhorn", "expected", "safe"),
+    [
+        ([*DATA, replica("node-a"), replica("node-b")], {}, "", True),
+        ([*DATA], {}, "", True),
+        ([*DATA, replica("node-b")], {}, "", True),
+        ([*DATA, replica("node-a")], {}, f"{LAST}Longhorn blocks the drain (block-if-contains-last-replica)", False),
+        ([*DATA, replica("node-a"), replica("node-b", failedAt="2026-08-01T12:00:00Z")], {}, LAST, False),
+        ([*DATA, replica("node-a"), replica("gone")], {}, LAST, False),
+        ([node("node-b", unschedulable=True), *DATA[2:], replica("node-a"), replica("node-b")], {}, LAST, False),
+        ([*DATA, replica("node-a")], {"node-drain-policy": "always-allow"}, "", True),
+        ([*DATA, replica("node-a")], {"node-drain-policy": "block-for-eviction"}, f"{LAST}Longhorn copies", True),
+        ([*DATA, replica("node-a")], {"node-drain-policy": "allow-if-replica-is-stopped"}, LAST, False),
+        ([*NODES, longhorn_volume(currentNodeID=""), replica("node-a")],
+         {"node-drain-policy": "allow-if-replica-is-stopped"}, "", True),
+        ([*NODES, ROW], {}, "attached only here, by no pod: detach it", False),
+        ([*NODES, *SERVED[:2], longhorn_volume(currentNodeID="node-a"), pod("backup", node="node-a", claims=["disk1"])],
+         {}, "attached only here, by pod default/backup", True),
+        ([*NODES, pod("web", node="node-a", labels={"app": "web"}), budget(app="web")], {},
+         "PodDisruptionBudget keep allows no eviction", False),
+        ([*NODES, pod("web", node="node-b", labels={"app": "web"}), budget(app="web")], {}, "", True),
+        ([*NODES, pod("web", "lab", node="node-a", labels={"app": "web"}), budget(app="web")], {}, "", True),
+        ([*NODES, pod("im", node="node-a", labels={"longhorn.io/component": "instance-manager"}),
+          budget(**{"longhorn.io/component": "instance-manager"})], {}, "", True),
+    ],
+)  # fmt: skip
+def test_a_drain_waits_for_pods_and_volumes(
+    manifests: list[Object], longhorn: dict[str, str], expected: str, safe: bool
+) -> None:
+    found = drain(*manifests, longhorn=KEEPS | longhorn)
+    assert [each.detail[: len(expected)] for each in found.obstacles] == [expected] * bool(expected)
+    assert found.is_safe is safe
+
+
+def test_an_obstacle_names_the_claims_of_a_volume() -> None:
+    found = drain(*DATA, replica("node-a"))
+    assert [each.name for each in found.obstacles] == ["vol-disk1, claim default/disk1"]
+
+
+def test_the_order_migrates_first_and_ends_with_the_vms_that_may_be_apart() -> None:
+    hostile = on("node-a", name="x;reboot")
+    found = drain(
+        *NODES, *SERVED, *storage("disk2", "node-b"), *hostile, *on("node-a", "disk2"),
+        *on("node-a", "disk2", name="vm2"), *on("node-a", name="vm3"), *on("node-a", name="vm4", **NOT_MIGRATABLE),
+        *on("node-c", "disk1", name="vm5", opt_in=False), nodes=("node-a", "bad;name"),
+    )  # fmt: skip
+    assert list(steps(found)) == [
+        ("kubevirt-scheduler recolocate vm1 vm2 -n default --yes", "to their storage"),
+        ("kubectl cordon node-a", ""),
+        ("virtctl migrate vm3 -n default", WHERE),
+        ("virtctl restart vm4 -n default", "it cannot migrate"),
+        ("kubectl drain node-a --ignore-daemonsets --delete-emptydir-data", "when the VMs have migrated"),
+        ("kubectl uncordon node-a", "after the maintenance"),
+        ("kubevirt-scheduler recolocate vm5 -n default --yes", "those that are apart then"),
+    ]
+
+
+def test_a_drain_that_concerns_nothing_is_safe() -> None:
+    found = drain(*NODES)
+    assert (found.vms, found.obstacles, found.is_safe) == ((), (), True)
+    assert [command.split()[1] for command, _ in steps(found)] == ["cordon", "drain", "uncordon"]

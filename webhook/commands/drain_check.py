@@ -1,0 +1,159 @@
+"""`kubevirt-scheduler drain-check`: what a drain of nodes does to VMs, and in which order to prepare it."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from webhook.catalog.inventory import Inventory
+from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_settings
+from webhook.commands.options import as_data, live_options, output_option, snapshot_option
+from webhook.commands.suggestions import complete
+from webhook.commands.tables import NO_VALUE, render_table
+from webhook.fleet.drain import Affected, Drain, Effect, Site, check_drain, steps
+from webhook.fleet.move import Surroundings
+from webhook.fleet.states import Status
+from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.longhorn import FAST_FAILOVER, VERSION_SETTING
+from webhook.placement.settings import Settings
+from webhook.reading.documents import BadInput
+
+COLUMNS = 100  # without a terminal
+LISTED_TARGETS = 3  # of a VM in a report, which checks a drain of each node
+EXIT_UNSAFE = 1
+HEADS = ("VM", "NODE", "STORAGE", "EFFECT", "WHY")
+WORDS = {Effect.IO_PAUSES: "I/O pauses", Effect.IO_HANGS: "I/O hangs"}
+PAUSE = (
+    "I/O pauses until the new share-manager runs, and then for at most {} s, until all NFS clients are back. Before "
+    "1.9, KubeVirt may restart a VM whose I/O pauses for 30 s"
+)
+COLORS = {"Migrates": "green", "Restarts": "red", "Stops": "red", "Blocks": "red"}
+
+
+@click.command(short_help="say what a drain of nodes would do to VMs")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=complete("node"))
+@snapshot_option
+@output_option("table", "json", "yaml")
+@live_options
+def drain_check(nodes: tuple[str, ...], snapshots: tuple[Path, ...], output: str, **live: str | None) -> None:
+    """Say what happens to VMs if these nodes are drained at once, and print the order of a drain. Nothing is changed.
+
+    The exit status is 1 if the drain would interrupt a VM or not end, and 2 if the cluster can't be read.
+
+    \b
+    Examples:
+      kubevirt-scheduler drain-check node-a
+      kubevirt-scheduler drain-check node-a node-b -o json
+      kubevirt-scheduler drain-check node-a --snapshot cluster.json
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    fleet = read_fleet(snapshots, live)
+    if unknown := next((node for node in nodes if fleet.inventory.store.node(node) is None), ""):
+        raise BadInput(f'Node "{unknown}" not found; to list all: kubectl get nodes')
+    settings = fleet.webhook.predicting
+    site = site_of(list(assess_all(fleet.inventory, Scope(None, {}), settings)), fleet.inventory, settings)
+    drain = check_drain(site, nodes)
+    found = describe(drain) | {"order": [{"command": command, "comment": why} for command, why in steps(drain)]}
+    found |= {"notes": _notes(drain, fleet.inventory)}
+    if output == "table":
+        show_settings(fleet.webhook)
+        click.echo(_render(found), nl=False)
+    else:
+        click.echo(as_data(fleet.origin() | found, output), nl=False)
+    if not drain.is_safe:
+        raise SystemExit(EXIT_UNSAFE)
+
+
+def site_of(statuses: Sequence[Status], inventory: Inventory, settings: Settings) -> Site:
+    """Return what the check reads of a cluster. `statuses` are those of all VMs."""
+    return Site(
+        statuses,
+        inventory.store,
+        Surroundings(settings),
+        lambda name: inventory.longhorn_settings.get(name, ""),
+        inventory.store.pods.values(),
+        inventory.budgets.values(),
+        inventory.volume_data(),
+        next((text(each, "spec", "configuration", "evictionStrategy") for each in inventory.kubevirts.values()), ""),
+    )
+
+
+def describe_drains(
+    nodes: Iterable[JsonObject], statuses: Sequence[Status], inventory: Inventory, settings: Settings
+) -> None:
+    """Add to each node of a report what its drain does. `statuses` are those of all VMs."""
+    site = site_of(statuses, inventory, settings)
+    for node in nodes:
+        node["drain"] = describe(check_drain(site, [node["name"]], LISTED_TARGETS))
+
+
+def describe(drain: Drain) -> JsonObject:
+    """Return what a drain does, for programs and for the page of `report`."""
+    interrupted = sum(each.interrupted for each in drain.vms)
+    plural = "VM" if len(drain.vms) == 1 else "VMs"
+    words = f"A drain of {', '.join(drain.nodes)} concerns {len(drain.vms)} {plural} and interrupts {interrupted}"
+    return {
+        "nodes": list(drain.nodes),
+        "safe": drain.is_safe,
+        "interrupted": interrupted,
+        "text": words if drain.vms else f"A drain of {', '.join(drain.nodes)} concerns no VM",
+        "vms": [_vm(each) for each in drain.vms],
+        "obstacles": [
+            {"kind": each.kind, "name": each.name, "detail": each.detail, "ends": each.ends} for each in drain.obstacles
+        ],
+    }
+
+
+def _vm(vm: Affected) -> JsonObject:
+    machine = vm.status.machine
+    return {
+        "namespace": machine.namespace,
+        "name": machine.name,
+        "node": vm.status.node,
+        "storageNode": vm.status.storage_node,
+        "effects": list(vm.effects),
+        "text": ", then ".join(WORDS.get(each, each.value) for each in vm.effects),
+        "why": vm.why,
+        "interrupted": vm.interrupted,
+        "claims": [each.claim for each in vm.lost],
+        "targets": list(vm.targets),
+        "recolocatesTo": vm.move.target if vm.move else None,
+    }
+
+
+def _notes(drain: Drain, inventory: Inventory) -> list[str]:
+    """Return what the effects mean, and what the check could not read."""
+    setting, notes = inventory.longhorn_settings.get, list[str]()
+    if any(Effect.IO_PAUSES in each.effects for each in drain.vms):
+        # `nfsConfig` in https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
+        seconds = 30 if setting(FAST_FAILOVER) == "true" else 90
+        notes = [PAUSE.format(seconds)]
+    known = {
+        "poddisruptionbudgets": inventory.budgets,
+        "replicas.longhorn.io": inventory.replicas,
+        "volumes.longhorn.io": inventory.longhorn_volumes,
+        "settings.longhorn.io": setting(VERSION_SETTING),
+    }
+    missing = ", ".join(name for name, found in known.items() if not found)
+    return notes + [f"Nothing is known of these, maybe because you may not list them: {missing}"] * bool(missing)
+
+
+def _render(found: JsonObject) -> str:
+    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+    rows = [
+        (f"{vm['namespace']}/{vm['name']}", *(vm[key] or NO_VALUE for key in ("node", "storageNode", "text", "why")))
+        for vm in found["vms"]
+    ]
+    waits = [(each["kind"], each["name"], each["detail"]) for each in found["obstacles"]]
+    order = "".join(
+        f"  {each['command']}{'  # ' * bool(each['comment'])}{each['comment']}\n" for each in found["order"]
+    )
+    parts = (
+        f"{printable(found['text'])}.\n",
+        render_table(HEADS, rows, colors=COLORS, columns=columns),
+        render_table(("THE DRAIN WAITS FOR", "NAME", "WHY"), waits, columns=columns),
+        "".join(f"{textwrap.fill(f'{note}.', columns)}\n" for note in found["notes"]),
+        f"Order:\n{order}",
+    )
+    return "\n".join(filter(None, parts))
