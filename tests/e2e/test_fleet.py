@@ -23,14 +23,13 @@ from tests.support.measured import Measured
 from tests.support.migrations import MIGRATABLE, READY, migration_crd
 from tests.support.scenario import DECISION, HOSTNAME, POOL, Scenario
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import NAMESPACE, Webhook
+from tests.support.webhook_process import Webhook
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
 
 NODES = 8
 INSTALLED = "fleet"
-CONTAINER = {"name": "webhook", "image": "registry.test/webhook"}
 
 
 class Fleet:
@@ -148,19 +147,7 @@ class Fleet:
 
     def install(self) -> None:
         """Create what `report` reads of an installation: a Deployment with settings, and a ready replica."""
-        webhook = self._webhook
-        labels = {"app": webhook.name}
-        environment = [{"name": key, "value": value} for key, value in webhook.settings.items()]
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [CONTAINER | {"env": environment}]}}
-        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-        metadata, folder = {"name": webhook.name, "labels": labels}, f"namespaces/{NAMESPACE}"
-        self.plane.request("PATCH", f"/api/v1/{folder}/services/{INSTALLED}", {"spec": {"selector": labels}})
-        with suppress(ApiError):  # of the test before
-            self.plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
-        with suppress(ApiError):
-            self.plane.request("DELETE", f"/api/v1/{folder}/pods/{webhook.name}?gracePeriodSeconds=0")
-        pod = {"metadata": metadata, "spec": {"nodeName": self.nodes[-1], "containers": [CONTAINER]}}
-        self.plane.request("POST", f"/api/v1/{folder}/pods", pod)
+        self._webhook.show_installed(self.nodes[-1])
 
         def activity() -> Any:
             return self._run("report", "-n", self.scenario.namespace)["webhook"]["activity"]

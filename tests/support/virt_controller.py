@@ -172,7 +172,9 @@ class VirtController:
 
     def _create_vmi(self, name: str, vm: _Vm) -> None:
         vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
-        vm.vmi = str(self._plane.request("POST", self._vmi_path, vmi | {"spec": {}})["metadata"]["uid"])
+        vm.vmi = str(
+            self._plane.request("POST", self._vmi_path, vmi | {"spec": self._vmi_spec(name)})["metadata"]["uid"]
+        )
         vm.has_pod = vm.has_run = False
         vm.failed_at = None
         self._set_vmi_status(name, {"phase": "Scheduling"})
@@ -183,6 +185,10 @@ class VirtController:
         kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "uid": vm.vmi}
         pod["metadata"]["ownerReferences"] = [kind | {"controller": True, "blockOwnerDeletion": True}]
         return pod
+
+    def _vmi_spec(self, _vm: str) -> Object:
+        """Return the spec of a VM's next VMI."""
+        return {}
 
     def _running(self, _pod: Object) -> Object:
         """Return the status of a VMI whose pod runs."""

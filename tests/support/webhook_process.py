@@ -9,11 +9,12 @@ import signal
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from certs.authority import issue_ca, issue_leaf
-from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import STARTED, Process, free_ports
 from tests.support.log_capture import whole_lines
@@ -150,6 +151,21 @@ class Webhook:
         self._plane.route_service(NAMESPACE, self.name, self.address)
         self._plane.request("POST", REGISTRATIONS, self._configuration(share_managers, timeout, direct=direct))
         return self
+
+    def show_installed(self, node: str) -> None:
+        """Create what the commands read of an installation: a Deployment with the settings, and a replica on a node."""
+        labels, container = {"app": self.name}, {"name": "webhook", "image": "registry.test/webhook"}
+        environment = [{"name": key, "value": value} for key, value in self.settings.items()]
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container | {"env": environment}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        metadata, folder = {"name": self.name, "labels": labels}, f"namespaces/{NAMESPACE}"
+        self._plane.request("PATCH", f"/api/v1/{folder}/services/{self.name}", {"spec": {"selector": labels}})
+        with suppress(ApiError):  # of the test before
+            self._plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
+        with suppress(ApiError):
+            self._plane.request("DELETE", f"/api/v1/{folder}/pods/{self.name}?gracePeriodSeconds=0")
+        pod = {"metadata": metadata, "spec": {"nodeName": node, "containers": [container]}}
+        self._plane.request("POST", f"/api/v1/{folder}/pods", pod)
 
     def unregister(self) -> None:
         if any(each["metadata"]["name"] == self.name for each in self._plane.request("GET", REGISTRATIONS)["items"]):

@@ -46,6 +46,10 @@ class KubeVirt(VirtController):
     A MigrationController acts on the same VMs.
     """
 
+    def _vmi_spec(self, vm: str) -> Object:
+        spec = self.vm(vm)["spec"]["template"]["spec"]
+        return {key: spec[key] for key in ("evictionStrategy",) if key in spec}
+
     def _running(self, pod: Object) -> Object:
         vm = pod["metadata"]["annotations"]["kubevirt.io/domain"]
         devices = self.vm(vm)["spec"]["template"]["spec"].get("domain", {}).get("devices", {})

@@ -1,0 +1,279 @@
+"""`drain-check` says what `kubectl drain` then does, VM by VM: at once, and in the order that it prints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.evacuation import Evacuation
+from tests.support.kubevirt import CRDS, vm_path
+from tests.support.longhorn import GROUP, VERSION, Longhorn
+from tests.support.measured import Measured
+from tests.support.migration_controller import MigrationController
+from tests.support.paths import ROOT
+from tests.support.playground.simulation import KubeVirt
+from tests.support.reconcile_loop import ReconcileLoop
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import PROGRAM, Webhook
+
+pytestmark = pytest.mark.controlplane
+
+KEEPS_PODS, DELETES_PODS = "v1.11.3", "v1.12.1"  # versions of Longhorn
+DRAIN = "--ignore-daemonsets --delete-emptydir-data"
+NUMBERS = itertools.count(1)
+OPT_IN = {"kubevirt-scheduler/co-schedule": "true"}
+SETTING: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
+# The VMs by name: the index of the node, that of the storage, and the eviction strategy.
+VMS: dict[str, tuple[int, int | None, str]] = {
+    "local": (0, 0, "LiveMigrate"),
+    "apart": (0, 1, "LiveMigrate"),
+    "evicted": (0, None, "None"),
+    "device": (0, None, "LiveMigrate"),
+    "guarded": (0, None, "None"),
+    "elsewhere": (2, 0, "LiveMigrate"),
+    "untouched": (2, 2, "LiveMigrate"),
+}
+
+
+class Remount(ReconcileLoop):
+    """What Longhorn 1.12 does after it replaced a share-manager: it deletes the pods that used the volume before.
+
+    controller/kubernetes_pod_controller.go, `handlePodDeletionIfVolumeRequestRemount`
+    """
+
+    def __init__(self, scenario: Scenario, claims: dict[str, str]) -> None:
+        super().__init__("remount", self._remount)
+        self._scenario, self._claims = scenario, claims  # volumes by claim
+        self._used: dict[str, tuple[str, set[str]]] = {}  # by claim: the last server that ran, and its users
+
+    def _remount(self) -> None:
+        for claim, volume in self._claims.items():
+            server = self._scenario.longhorn.pod(volume) or {}
+            if server.get("status", {}).get("phase") != "Running":
+                continue
+            uid, users = server["metadata"]["uid"], self._users(claim)
+            last, remembered = self._used.get(claim, (uid, set()))
+            if uid != last:
+                for pod in users & remembered:
+                    self._scenario.delete(pod)
+            self._used[claim] = uid, users
+
+    def _users(self, claim: str) -> set[str]:
+        found = self._scenario.plane.request("GET", self._scenario.pods)["items"]
+        source = {"persistentVolumeClaim": {"claimName": claim}}
+        alive = (pod for pod in found if pod["status"].get("phase") == "Running")
+        return {
+            pod["metadata"]["name"]
+            for pod in alive
+            if any(each | source == each for each in pod["spec"].get("volumes", []))
+        }
+
+
+class Cluster:
+    """The VMs of VMS, each on its node, and its storage on another one."""
+
+    def __init__(self, scenario: Scenario, kubevirt: KubeVirt) -> None:
+        self.scenario, self.kubevirt, self.plane = scenario, kubevirt, scenario.plane
+        self.nodes, self.vmis = scenario.add_nodes(4), vm_path(scenario).removesuffix("s") + "instances"
+        self.claims: dict[str, str] = {}
+
+    def populate(self) -> None:
+        self.claims = {vm: self.scenario.add_volume(vm) for vm, (_, storage, _) in VMS.items() if storage is not None}
+        self.scenario.wait_bound(*self.claims)
+        budget = {"minAvailable": 1, "selector": {"matchLabels": {"vm.kubevirt.io/name": "guarded"}}}
+        path = f"/apis/policy/v1/namespaces/{self.scenario.namespace}/poddisruptionbudgets"
+        self.plane.request("POST", path, {"metadata": {"name": "guarded"}, "spec": budget})
+        consumers = [self._serve(vm) for vm in ("apart", "elsewhere")]
+        for index in (0, 2):
+            self._allow(index)
+            names = [vm for vm, (node, _, _) in VMS.items() if node == index]
+            for vm in names:
+                self._add(vm)
+            assert {vm: self.place(vm) for vm in names} == dict.fromkeys(names, self.nodes[index])
+            for vm in names:
+                if VMS[vm][1] == index:
+                    assert self.scenario.longhorn.wait_running(self.claims[vm]) == self.nodes[index]
+        self._allow(*range(4))
+        for pod in consumers:
+            self.scenario.delete(pod)
+
+    def _allow(self, *indexes: int) -> None:
+        """Cordon all other nodes, and wait until the scheduler knows."""
+        for index, node in enumerate(self.nodes):
+            self.scenario.change_node(node, {"spec": {"unschedulable": None if index in indexes else True}})
+        for index, node in enumerate(self.nodes):
+            if index not in indexes:
+                self.scenario.wait_rejected(node)
+
+    def _serve(self, claim: str) -> str:
+        """Start the share-manager of a claim on its node, with a pod that uses the claim there."""
+        index = VMS[claim][1] or 0
+        self._allow(index)
+        pod = self.scenario.create_consumer(claim, node=self.nodes[index])
+        assert self.scenario.longhorn.wait_running(self.claims[claim]) == self.nodes[index]
+        return pod
+
+    def _add(self, name: str) -> None:
+        claims = [{"name": "disk", "persistentVolumeClaim": {"claimName": name}}] if name in self.claims else []
+        devices = {"domain": {"devices": {"hostDevices": [{"name": "gpu"}]}}} if name == "device" else {}
+        spec = {"volumes": claims, "evictionStrategy": VMS[name][2]} | devices
+        template = {"metadata": {"annotations": OPT_IN}, "spec": spec}
+        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        body = vm | {"spec": {"runStrategy": "Always", "template": template}}
+        self.plane.request("POST", vm_path(self.scenario), body)
+
+    def place(self, name: str) -> str:
+        def node() -> str:
+            status = self.vmi(name).get("status", {})
+            return str(status["nodeName"]) if status.get("phase") == "Running" else ""
+
+        return self.plane.wait(node, 60, f"VM {name} running")
+
+    def vmi(self, name: str) -> Object:
+        return self.plane.request("GET", f"{self.vmis}/{name}")
+
+    def seen(self) -> dict[str, tuple[str, str, str]]:
+        """Return each VM's VMI and node, and the share-manager pod of its claim."""
+        found = {}
+        for name in VMS:
+            vmi = self.vmi(name)
+            server = (self.scenario.longhorn.pod(self.claims[name]) or {}) if name in self.claims else {}
+            found[name] = vmi["metadata"]["uid"], self.place(name), server.get("metadata", {}).get("uid", "")
+        return found
+
+    def run(self, command: str, expected: int | None = 0) -> str:
+        """Run a command as a user does, and check its exit status."""
+        programs = {self.plane.binaries["kubectl"].parent, PROGRAM.parent, ROOT / "tests/support/playground"}
+        path = ":".join([*map(str, programs), os.environ["PATH"]])
+        environment = os.environ | {"PATH": path, "KUBECONFIG": str(self.plane.kubeconfig)}
+        result = subprocess.run(
+            command.split(), env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert expected in (None, result.returncode), f"{command}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def check(self) -> Any:
+        return json.loads(self.run(f"kubevirt-scheduler drain-check {self.nodes[0]} -o json", expected=1))
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each VM that has a claim."""
+        found = json.loads(self.run(f"kubevirt-scheduler report -n {self.scenario.namespace} -o json"))
+        return {vm["name"]: vm["state"] for vm in found["vms"] if vm["name"] in self.claims}
+
+    def wait(self, predicate: Callable[[], object], what: str) -> None:
+        self.plane.wait(predicate, 60, what)
+
+    def wait_happened(self, before: dict[str, tuple[str, str, str]], expected: dict[str, list[str]]) -> None:
+        with suppress(AssertionError):
+            self.wait(lambda: self.happened(before) == expected, "the effects")
+        assert self.happened(before) == expected
+
+    def happened(self, before: dict[str, tuple[str, str, str]]) -> dict[str, list[str]]:
+        """Return what has happened to each VM, in the words of `drain-check`."""
+        found = {}
+        for name, (vmi, node, server) in self.seen().items():
+            old_vmi, old_node, old_server = before[name]
+            restarted, moved = vmi != old_vmi, node != old_node
+            migrations = self.plane.request("GET", f"{self.vmis.removesuffix('s')}migrations")["items"]
+            migrated = any(each["spec"]["vmiName"] == name for each in migrations)
+            effects = ["Migrates"] * migrated + ["Restarts"] * restarted
+            effects += ["IOPauses"] * (server != old_server and not restarted)
+            effects += ["Blocks"] * (not moved and not restarted and old_node == self.nodes[0])
+            if effects:
+                found[name] = effects
+        return found
+
+
+def longhorn_setting(plane: ControlPlane, longhorn: Longhorn, version: str) -> str:
+    names = {"kind": "Setting", "plural": "settings", "singular": "setting"}
+    crd = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
+    path = f"{GROUP}/namespaces/{longhorn.namespace}/settings"
+    with suppress(ApiError):
+        plane.request("POST", CRDS, {"metadata": {"name": "settings.longhorn.io"}, "spec": crd})
+    plane.wait(lambda: plane.request("GET", path), 20, "the CRD of Longhorn's settings")
+    plane.request("POST", path, SETTING | {"metadata": {"name": "current-longhorn-version"}, "value": version})
+    return f"{path}/current-longhorn-version"
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path
+) -> Iterator[Cluster]:
+    """The cluster, with the version of Longhorn that the test's mark names."""
+    with ExitStack() as stack:
+        settings = {"longhorn_namespace": longhorn.namespace}
+        webhook = stack.enter_context(Webhook(plane, f"drain-{next(NUMBERS)}", kubeconfig, settings))
+        scenario = Scenario(plane, longhorn, webhook.register())
+        stack.callback(scenario.close)
+        stack.callback(plane.request, "DELETE", longhorn_setting(plane, longhorn, request.param))
+        stack.enter_context(MigrationController(scenario, 1))
+        kubevirt = stack.enter_context(KubeVirt(scenario, back_off=1))
+        stack.enter_context(Evacuation(scenario))
+        found = Cluster(scenario, kubevirt)
+        webhook.show_installed(found.nodes[3])
+        found.populate()
+        if request.param == DELETES_PODS:
+            remount = Remount(scenario, found.claims)
+            remount.start()
+            stack.callback(remount.stop)
+        yield found
+
+
+@pytest.mark.parametrize("cluster", [KEEPS_PODS], indirect=True)
+def test_a_drain_does_to_each_vm_what_the_check_said(cluster: Cluster, measured: Measured) -> None:
+    said, before = cluster.check(), cluster.seen()
+    effects = {vm["name"]: vm["effects"] for vm in said["vms"]}
+    assert effects == {
+        "apart": ["Migrates"],
+        "device": ["Blocks"],
+        "evicted": ["Restarts"],
+        "guarded": ["Blocks"],
+        "local": ["Migrates", "IOPauses"],
+        "elsewhere": ["IOPauses"],
+    }
+    # It waits for the VMs that block it.
+    cluster.run(f"kubectl drain {cluster.nodes[0]} {DRAIN} --timeout=25s", expected=1)
+    cluster.wait_happened(before, effects)
+    places = {name: node for name, (_, node, _) in cluster.seen().items()}
+    left = [vm for vm in said["vms"] if vm["targets"] and "Blocks" not in vm["effects"]]
+    assert {vm["name"] for vm in left if places[vm["name"]] in vm["targets"]} == {"apart", "evicted", "local"}
+    measured(f"drain-check: {len(effects)} VMs fared as it had said")
+
+
+@pytest.mark.parametrize("cluster", [DELETES_PODS], indirect=True)
+def test_in_the_order_of_the_check_the_drain_ends_and_interrupts_fewer_vms(
+    cluster: Cluster, measured: Measured
+) -> None:
+    said, before = cluster.check(), cluster.seen()
+    served = [vm["name"] for vm in said["vms"] if vm["claims"]]
+    assert served == ["local", "elsewhere"]
+    assert all(vm["effects"][-1] == "Restarts" for vm in said["vms"] if vm["name"] in served)
+    commands = [step["command"] for step in said["order"]]
+    moving = [command.split()[2] for command in commands if command.startswith("virtctl migrate")]
+    assert moving == ["evicted", "guarded", "local"]
+    for command in commands:
+        if command.startswith("kubectl drain"):  # "when the VMs have migrated"
+            cluster.wait(lambda: all(cluster.place(vm) != cluster.nodes[0] for vm in moving), "the migrations")
+        cluster.run(command + " --settle 1" * ("recolocate" in command))
+    expected = {
+        "apart": ["Migrates"],
+        "device": ["Restarts"],
+        "evicted": ["Migrates"],
+        "guarded": ["Migrates"],
+        "local": ["Migrates", "Restarts"],
+        "elsewhere": ["Restarts"],
+    }
+    cluster.wait_happened(before, expected)
+    assert cluster.place("apart") == cluster.nodes[1]
+    cluster.wait(lambda: set(cluster.states().values()) == {"Together"}, "all VMs beside their storage")
+    measured(f"drain-check: {len(commands)} commands drained a node, and all VMs were together afterwards")
