@@ -137,10 +137,11 @@ def test_without_a_right_the_answer_says_so_and_goes_on(tmp_path: Path) -> None:
     assert [vm["name"] for vm in found["vms"]] == ["db", "web", "far"]
 
 
-def test_fast_failover_shortens_the_pause() -> None:
-    setting = API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}
-    found = inventory(*READ, setting)
-    assert site_of([], found, Settings()).longhorn("rwx-volume-fast-failover") == "true"
+def test_fast_failover_shortens_the_pause(snapshot: Path, tmp_path: Path) -> None:
+    file = tmp_path / "setting.yaml"
+    file.write_text(to_yaml(API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}))
+    result = run("drain-check", "node-a", "--snapshot", snapshot, "--snapshot", file, "-o", "json")
+    assert "at most 30 s" in json.loads(result.stdout)["notes"][0]
 
 
 def test_kubevirts_default_strategy_counts() -> None:
