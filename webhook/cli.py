@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import sys
 from importlib import import_module
@@ -88,6 +89,14 @@ def commands(context: click.Context) -> None:
     context.color = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
 
 
+class PluginHelp(click.HelpFormatter):
+    """The help of kubectl's plugin, whose examples call the plugin. Both names have the same length."""
+
+    def getvalue(self) -> str:
+        """Return the help."""
+        return re.sub(rf"\b{NAME}(?=\s+({'|'.join(COMMANDS)})\b)", PLUGIN, super().getvalue())
+
+
 def main() -> None:
     """Run the command line."""
     _run(NAME)
@@ -95,6 +104,7 @@ def main() -> None:
 
 def kubectl_plugin() -> None:
     """Run the command line as a kubectl plugin."""
+    click.Context.formatter_class = PluginHelp  # also of the subcommands, which have contexts of their own
     _run(PLUGIN)
 
 

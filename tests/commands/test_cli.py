@@ -24,12 +24,14 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from tests.support.fake_api_server import ApiServer
 from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook import __version__
 from webhook.cli import COMMANDS, commands
 from webhook.reading.kubernetes_yaml import to_yaml
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
+PLUGIN = "kubectl-coschedule"
 HEAVY_LIBRARIES = {"cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client"}
 
 # Arbitrary bytes, and arbitrary text, which may be valid YAML.
@@ -77,6 +79,26 @@ def test_help_lists_the_commands_and_examples_in_lines_and_an_unknown_command_is
     assert run_cli("--version").stdout == f"kubevirt-scheduler {__version__}\n"
     unknown = run_cli("raport")
     assert (unknown.exit_code, "Did you mean 'report'?" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", ["--help", "certs status --help", "report --help"])
+def test_the_help_of_the_plugin_names_the_plugin(tmp_path: Path, words: str) -> None:
+    shown = {name: shell(f"COLUMNS=100 {name} {words}", tmp_path).stdout for name in ("kubevirt-scheduler", PLUGIN)}
+    assert "kubectl coschedule " in shown[PLUGIN]
+    assert "kubevirt-scheduler report" not in shown[PLUGIN]
+    assert "kubevirt-scheduler certs" not in shown[PLUGIN]
+    assert "kubectl coschedule" not in shown["kubevirt-scheduler"]
+    assert len(shown[PLUGIN]) == len(shown["kubevirt-scheduler"])
+
+
+def test_as_and_as_group_impersonate_as_in_kubectl(tmp_path: Path) -> None:
+    with ApiServer() as server:
+        options = ["--kubeconfig", server.kubeconfig(tmp_path), "--as-group", "ops", "--as-group", "dev"]
+        run_cli("report", *options, "--as", "jane")
+        assert {each.headers["impersonate-user"] for each in server.requests} == {"jane"}
+        assert {each.headers["impersonate-group"] for each in server.requests} == {"ops, dev"}
+        refused = run_cli("report", *options)
+    assert (refused.exit_code, "--as-group requires --as" in refused.stderr) == (2, True)
 
 
 @settings(deadline=None, max_examples=50)

@@ -171,6 +171,16 @@ def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor) ->
     assert [line[0] for line in run("--pre").stdout.splitlines()] == ["✓"] * len(BEFORE)
 
 
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_without_an_installed_webhook_the_other_checks_go_on(
+    run: RunDoctor, cluster: Cluster, *, forbidden: bool
+) -> None:
+    AFTER_CASES["configuration forbidden" if forbidden else "not installed"][3](cluster)
+    first, *others = [(each["check"], each["level"]) for each in json.loads(run("-o", "json").stdout)["checks"]]
+    assert first == (CONFIGURATION, "unknown" if forbidden else "failure")
+    assert others == [(name, "ok") for name in BEFORE if name != "rights"]
+
+
 def put(*items: Object) -> Change:
     return lambda cluster: cluster.server.put(*items)
 

@@ -86,6 +86,15 @@ def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, ser
     assert {request.verb for request in server.requests} == {"get", "list"}
 
 
+def test_the_plan_of_a_snapshot_is_that_of_its_cluster(run: Any, tmp_path: Path) -> None:
+    file, *options = str(tmp_path / "cluster.json"), "--kubeconfig", str(tmp_path / "kubeconfig")
+    assert CliRunner().invoke(commands, ["snapshot", "-o", file, *options]).exit_code == 0
+    found = CliRunner().invoke(commands, ["recolocate", "--snapshot", file])
+    live = run("-A").stdout.replace("it has a host device", "no VMI with the condition LiveMigratable")  # not kept
+    assert (found.exit_code, found.stdout) == (0, live)
+    assert "big" in CliRunner().invoke(commands, ["recolocate", "--snapshot", file, "big", "-o", "json"]).stdout
+
+
 def test_json_has_one_line_for_each_vm(run: Any) -> None:
     lines = [json.loads(line) for line in run("-o", "json").stdout.splitlines()]
     assert [each["name"] for each in lines] == ["big", "apart", "foreign", "fixed"]
@@ -125,8 +134,12 @@ def test_an_exclusion_that_excludes_no_vm_is_named(run: Any, value: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("option", "others"), [("-A", "-n shop"), ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json")]
-)
+    ("option", "others"),
+    [
+        ("-A", "-n shop"), ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json"),
+        ("--snapshot", "cluster.json --yes"),
+    ],
+)  # fmt: skip
 def test_options_that_contradict_are_rejected(run: Any, option: str, others: str) -> None:
     result = run(option, *others.split())
     assert (result.exit_code, f"{option} cannot be combined with " in result.stderr) == (2, True)

@@ -39,6 +39,7 @@ ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
+UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 HELM = {"meta.helm.sh/release-name": "shop"}
 STOP_AND_START = restart_advice("default", "vm1", "Always")
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
@@ -116,7 +117,9 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      "Wait, and look again: another live migration of the VM is unfinished."),
     ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],
      f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}."),
-    ("waiting", [*SERVED, vm(), vm_pod(node="", created=NOW)],
+    ("waiting, too young to be evaluated", [*SERVED, vm(), vm_pod(node="", created=NOW)],
+     f"Wait: no scheduler has evaluated the pod yet; it names default-scheduler. {ADVICE['NotScheduled']}"),
+    ("waiting", [*SERVED, vm(), vm_pod(node="", created=NOW) | {"status": UNSCHEDULABLE}],
      "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
     ("waiting, not scheduled", [*SERVED, vm(), vm_pod(node="", schedulerName="kubevirt-scheduler")],
      "No scheduler has evaluated the pod for 45 s; it names kubevirt-scheduler. " + ADVICE["NotScheduled"]),

@@ -364,7 +364,7 @@ class Connection(BaseHTTPRequestHandler):
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()
         content = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name.lower(): ", ".join(self.headers.get_all(name, [])) for name in self.headers}
         self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers, content), self)
 
     do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815 (BaseHTTPRequestHandler requires these names)

@@ -116,10 +116,11 @@ class ClusterClient:
     namespace: str = "default"  # the default namespace
     user: str = ""  # another user to impersonate
     name: str = ""  # the kubeconfig's context; empty in a pod
+    groups: tuple[str, ...] = ()  # of that user
 
-    def impersonating(self, user: str) -> Self:
+    def impersonating(self, user: str, groups: tuple[str, ...] = ()) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
-        return replace(self, user=user)
+        return replace(self, user=user, groups=groups)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -205,9 +206,11 @@ class ClusterClient:
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"}
+        headers = urllib3.HTTPHeaderDict({"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"})
         if self.user:
             headers["Impersonate-User"] = self.user
+        for group in self.groups:
+            headers.add("Impersonate-Group", group)
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
         try:

@@ -1,5 +1,6 @@
 """`kubevirt-scheduler opt-in` and `opt-out`: write the opt-in annotation into the templates of VMs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from webhook.commands.options import (
     yes_option,
 )
 from webhook.commands.suggestions import complete, not_found
-from webhook.commands.tables import render_table
+from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
@@ -105,7 +106,7 @@ def _run(  # noqa: PLR0913 (the options of both commands)
         rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
     finally:  # also after Ctrl-C: the VMs that are changed by then
         listed = as_data([dict(zip(KEYS, row, strict=True)) for row in rows])
-        click.echo(listed if output == "json" else render_table(HEADS, rows), nl=False)
+        click.echo(listed if output == "json" else _table(rows), nl=False)
     if not found:
         click.echo(scope.not_found, err=True)
     results = {result for _, _, result, _ in rows}
@@ -113,6 +114,12 @@ def _run(  # noqa: PLR0913 (the options of both commands)
         click.echo(DRY_RUN, err=True)
     if results & {SKIPPED, FAILED}:
         raise SystemExit(EXIT_INCOMPLETE)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    counted = ", ".join(f"{number} {result}" for result, number in Counter(row[2] for row in rows).items())
+    total = f"\n{len(rows)} {'VM' if len(rows) == 1 else 'VMs'}: {counted}\n" if rows else ""
+    return render_table(HEADS, rows, columns=terminal_columns()) + total
 
 
 def _changes(vm: JsonObject, keys: Sequence[str], *, opts_in: bool) -> dict[str, str | None]:

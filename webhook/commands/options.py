@@ -69,6 +69,11 @@ def together(*decorators: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, decorate: decorate(decorated), reversed(decorators), command)
 
 
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep an option for `connect`, so that the commands need not pass it on."""
+    context.meta[parameter.opts[0]] = value
+
+
 live_options = together(
     click.option(
         "--kubeconfig", type=click.Path(), metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."
@@ -78,6 +83,17 @@ live_options = together(
         metavar="NAME",
         shell_complete=complete("context"),
         help="The kubeconfig context. Default: the current context.",
+    ),
+    click.option(
+        "--as", metavar="USER", expose_value=False, callback=_keep, help="Impersonate a user, also a service account."
+    ),
+    click.option(
+        "--as-group",
+        metavar="GROUP",
+        multiple=True,
+        expose_value=False,
+        callback=_keep,
+        help="Impersonate a group of the user. Can be repeated.",
     ),
 )
 
@@ -99,9 +115,13 @@ prometheus_options = together(
 
 
 def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
-    """Connect to the live cluster. Raises BadInput if there are no usable credentials."""
+    """Connect to the live cluster, as the user of --as. Raises BadInput if there are no usable credentials."""
+    options = click.get_current_context().meta
+    user, groups = options.get("--as"), options.get("--as-group", ())
+    if groups and not user:
+        raise click.UsageError("--as-group requires --as: the user to impersonate")
     try:
-        return ClusterClient.connect(kubeconfig, context)
+        return ClusterClient.connect(kubeconfig, context).impersonating(user or "", groups)
     except ClusterError as error:
         parameters = click.get_current_context().command.params
         alternative = ", or --snapshot FILE" if any(each.name == "snapshots" for each in parameters) else ""

@@ -1,16 +1,27 @@
 """Tables as text, for a terminal of any width and for pipes."""
 
+import re
+import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
+from typing import Any
 
 import click
 
 from webhook.placement.objects.fields import printable
 
 NO_VALUE = "-"
-GAP = 3  # columns between two cells
+GAPS = (3, 2, 1)  # columns between two cells: the first number with which the table fits
 MIN_WIDTH = 24  # columns of a last cell that wraps; narrower sentences are hard to read
+WRAPPING: Any = {"break_long_words": False, "break_on_hyphens": False}  # words such as names can be copied
+NODES = ("NODE", "STORAGE")  # the heads of the columns with the names of nodes
+
+
+def terminal_columns(default: int = 0) -> int:
+    """Return the width of the terminal, or the default without one. 0 doesn't limit a table."""
+    return shutil.get_terminal_size((0, 24)).columns or default
 
 
 # Not rich: a table of 5,000 rows takes it 12 seconds.
@@ -19,30 +30,62 @@ def render_table(
     rows: Iterable[Sequence[str]],
     *,
     colors: Mapping[str, str] = MappingProxyType({}),
-    columns: int | None = None,
+    columns: int = 0,
     headers: bool = True,
 ) -> str:
     """Return the rows as a table, empty without rows. `colors` are those of cells, by their first word.
 
-    In a table that is wider than `columns`, the last cell of each row wraps. The others can be copied.
+    A table that is wider than `columns` omits the domain that all nodes share, and says so. Then the last cell of each
+    row wraps between words, below the others if these leave it too few columns. The others can be copied.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    indent = sum(widths[:-1]) + GAP * (len(heads) - 1)
-    if columns:
-        widths[-1] = min(widths[-1], max(columns - indent, MIN_WIDTH))
-    lines = [_line(heads, widths, {})] * headers
-    for *others, last in cells:
-        first, *more = textwrap.wrap(last, widths[-1], break_on_hyphens=False) or [""]
-        lines += [_line([*others, first], widths, colors), *(" " * indent + part for part in more)]
-    return "".join(f"{line}\n" for line in lines)
+    domain = ""
+    if columns and headers and sum(_widths(heads, cells)) + GAPS[0] * (len(heads) - 1) > columns:
+        domain = _shared_domain(heads, cells)
+        cells = [[_shortened(*each, domain) for each in zip(heads, row, strict=True)] for row in cells]
+    lines = list(_lines([[*heads]] * headers, cells, _widths(heads, cells), colors, columns))
+    note = [f"The table omits the domain of the nodes: {domain}"] if domain else []
+    return "".join(f"{line}\n" for line in lines + note)
 
 
-def _line(cells: Iterable[str], widths: Sequence[int], colors: Mapping[str, str]) -> str:
-    line = ""
-    for cell, width in zip(cells, widths, strict=True):
-        color = colors.get(cell.partition(" ")[0])
-        line += (click.style(cell, fg=color) if color else cell) + " " * (width - len(cell) + GAP)
-    return line.rstrip()
+def _widths(heads: Sequence[str], cells: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+
+
+def _shared_domain(heads: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    """Return the domain in which the names of all nodes end, with its dot; empty if there is none."""
+    shown = (cell for row in cells for head, cell in zip(heads, row, strict=True) if head in NODES)
+    labels = zip(*(cell.partition(" ")[0].split(".")[:0:-1] for cell in shown if cell != NO_VALUE), strict=False)
+    domain = "".join(f".{label}" for label, *_ in reversed([*takewhile(lambda each: len({*each}) == 1, labels)]))
+    return domain if re.search("[a-z]", domain) else ""  # not a part of an IP address
+
+
+def _shortened(head: str, cell: str, domain: str) -> str:
+    name, space, marks = cell.partition(" ")
+    return name.removesuffix(domain) + space + marks if head in NODES else cell
+
+
+def _lines(
+    heads: list[list[str]], cells: list[list[str]], widths: list[int], colors: Mapping[str, str], columns: int
+) -> Iterator[str]:
+    """Yield the lines of the table, with the widest gap that leaves the last cells beside the others, or else below."""
+    *others, last = widths
+    least = min(last, max([MIN_WIDTH, *(len(word) for *_, cell in cells for word in cell.split())]))
+    used = {gap: sum(others) + gap * len(others) for gap in GAPS}
+    fitting = [gap for gap in GAPS if not columns or used[gap] + least <= columns]
+    gap = (fitting or [gap for gap in GAPS if used[gap] - gap <= columns] or GAPS[-1:])[0]
+    indent = used[gap] if fitting else GAPS[0]
+    for number, row in enumerate(heads + cells):
+        parts = textwrap.wrap(row[-1], max(columns - indent, 1) if columns else last, **WRAPPING) or [""]
+        if not fitting:
+            parts = ["", *(part for part in parts if part != NO_VALUE)]
+        shades = colors if number >= len(heads) else {}
+        yield (" " * gap).join(map(_styled, [*row[:-1], parts[0]], widths, [shades] * len(row))).rstrip()
+        yield from (" " * indent + part for part in parts[1:])
+
+
+def _styled(cell: str, width: int, colors: Mapping[str, str]) -> str:
+    color = colors.get(cell.partition(" ")[0])
+    return (click.style(cell, fg=color) if color else cell) + " " * (width - len(cell))

@@ -3,7 +3,7 @@
 from webhook.fleet.gitops import managed_by
 from webhook.fleet.move import TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, Start, State, Status
-from webhook.placement.objects.fields import is_dns_subdomain, text
+from webhook.placement.objects.fields import condition, is_dns_subdomain, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
@@ -124,6 +124,9 @@ def _advice_while_waiting(status: Status) -> str:
         if start and start.enforced and start.future is Future.PINNED and start.decision.node == pin:
             return f"{problem}; a restart would pin it there again. {ADVICE[status.reason or Reason.CO_SCHEDULED]}"
         return f"{problem}; {restart_advice(machine.namespace, machine.name, machine.strategy)}."
+    if machine.manifest and not condition(machine.manifest, "PodScheduled"):
+        scheduler = text(machine.manifest, "spec", "schedulerName") or "default-scheduler"
+        return f"Wait: no scheduler has evaluated the pod yet; it names {scheduler}. {ADVICE[Reason.NOT_SCHEDULED]}"
     name = machine.pod.name if machine.pod else ""
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
 

@@ -53,6 +53,7 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "loopback-nfs": products.loopback_nfs,
     "data": products.data,
 }
+WITHOUT_WEBHOOK = [name for name in BEFORE if name != "rights"]  # what can be checked if its configuration isn't found
 CONFIGURATION = "configuration"
 
 
@@ -120,23 +121,29 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
         yield "calls", webhook_calls.own_calls(inspection, calls)
         return
     if pre:
-        for name, check in BEFORE.items():
-            yield from _results(name, partial(check, inspection))
+        yield from _before(inspection, BEFORE)
         return
     try:
         configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
         found = find_installation(inspection, configuration, os.environ) if configuration else None
     except Denied as error:
         yield _not_checked(CONFIGURATION, error)
+        yield from _before(inspection, WITHOUT_WEBHOOK)
         return
     if found is None:
         finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
         advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
         yield CONFIGURATION, failure(finding, advice)
+        yield from _before(inspection, WITHOUT_WEBHOOK)
         return
     inspection = replace(inspection, settings=found.settings)
     for name, check_installed in AFTER.items():
         yield from _results(name, partial(check_installed, inspection, found))
+
+
+def _before(inspection: Inspection, names: Iterable[str]) -> Iterator[Finding]:
+    for name in names:
+        yield from _results(name, partial(BEFORE[name], inspection))
 
 
 def _results(name: str, check: Callable[[], Iterator[Result]]) -> Iterator[Finding]:

@@ -1,14 +1,16 @@
 """`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import click
 
+from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
-from webhook.commands.fleet_source import Scope, assess_all, read_rates, show_reading, show_settings
+from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates, show_reading, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     SECONDS,
@@ -19,6 +21,7 @@ from webhook.commands.options import (
     output_option,
     prometheus_options,
     selector_option,
+    snapshot_option,
 )
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
@@ -28,6 +31,7 @@ from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates
+from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
@@ -45,6 +49,7 @@ TOO_OLD = (
     "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
     "its target node. Upgrade to KubeVirt 1.6 or newer, or restart the VMs that `kubevirt-scheduler report` names."
 )
+Read = Callable[[], tuple[Inventory, frozenset[Key]]]
 NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
 
 
@@ -78,6 +83,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
+@snapshot_option
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
 @prometheus_options
@@ -92,6 +98,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     most: int | None,
     parallel: int,
     settle: int,
+    snapshots: tuple[Path, ...],
     restart_list: bool,
     output: str,
     prometheus: str,
@@ -100,8 +107,9 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
 ) -> None:
     """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
 
-    Without --yes, the command changes nothing and prints the plan: an action and a reason for each VM. Ctrl-C stops the
-    command after the running migrations have finished. A second Ctrl-C waits only for the current request.
+    Without --yes, the command changes nothing and prints the plan: an action and a reason for each VM. With --snapshot,
+    it plans for the cluster in a file. Ctrl-C stops the command after the running migrations have finished. A second
+    Ctrl-C waits only for the current request.
 
     The exit status is 1 if a migration failed or the run was interrupted, and 2 if the cluster can't be read.
 
@@ -111,28 +119,34 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
       kubevirt-scheduler recolocate -n shop vm1 --yes
       kubevirt-scheduler recolocate -A --exclude lab --exclude shop/db --yes
+      kubevirt-scheduler recolocate --snapshot cluster.json
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
         raise click.UsageError("-A cannot be combined with -n or names")
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
-    cluster = connect(**live)
-    webhook = find_webhook(cluster)
-    with answered():
-        supported = supports_added_node_selector(cluster)
-    if not supported:
-        raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
-    where = None if all_namespaces else namespace or cluster.namespace
-    scope = Scope(where, parse_selector(selector), frozenset(exclude))
+    if snapshots and yes:
+        raise click.UsageError("--snapshot cannot be combined with --yes: a file has no VMs to migrate")
+    cluster = None if snapshots else connect(**live)
+    if cluster:
+        webhook, default = find_webhook(cluster), cluster.namespace
+        _check_version(cluster)
+        read: Read = partial(_read, cluster, webhook.predicting)
+    else:
+        fleet = read_fleet(snapshots, live)
+        webhook, default, read = fleet.webhook, fleet.namespace, lambda: (fleet.inventory, frozenset())
+    scope = Scope(
+        None if all_namespaces else namespace or default or None, parse_selector(selector), frozenset(exclude)
+    )
     rates = read_rates(prometheus, prometheus_token)
-    plan = partial(_plan, cluster, scope, names, webhook.predicting, rates)
+    plan = partial(_plan, read, scope, names, webhook.predicting, rates)
     proposals = plan(is_first=True)
     show_settings(webhook)
     if restart_list:
         lines = list(restart_lines(proposals))
         click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
-    elif yes:
+    elif cluster and yes:
         moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
         _print_risks(proposals if names else (), settle if moves else None)
         with answered():
@@ -150,8 +164,22 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(render(list(map(describe, proposals)), most), nl=False)
 
 
+def _check_version(cluster: ClusterClient) -> None:
+    with answered():
+        supported = supports_added_node_selector(cluster)
+    if not supported:
+        raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
+
+
+def _read(cluster: ClusterClient, settings: Settings) -> tuple[Inventory, frozenset[Key]]:
+    """Return the cluster, and the VMs with an unfinished migration."""
+    inventory = read_inventory(cluster, settings, show_reading)
+    with answered():
+        return inventory, frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
+
+
 def _plan(  # noqa: PLR0913 (what the command knows)
-    cluster: ClusterClient,
+    read: Read,
     scope: Scope,
     names: Sequence[str],
     settings: Settings,
@@ -160,9 +188,7 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     is_first: bool = False,
 ) -> list[Proposal]:
     """Read the cluster and plan. Raises BadInput; for an unknown name only the first time, because a VM may go."""
-    inventory = read_inventory(cluster, settings, show_reading)
-    with answered():
-        unfinished = frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
+    inventory, unfinished = read()
     statuses = list(assess_all(inventory, scope, settings))
     known = {each.machine.name for each in statuses}
     if is_first and (missing := min(set(names) - known, default="")):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from webhook.commands.report.document import describe_proposal
 from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
-from webhook.commands.tables import NO_VALUE, render_table
+from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.move import Hindrance, Move, Proposal, describe_gain
 from webhook.fleet.run import Relocation, ordered
 from webhook.fleet.wording import commands
@@ -35,7 +35,7 @@ def render(described: Sequence[JsonObject], most: int | None) -> str:
     """Return the table of a dry run, from its JSON."""
     traffic = any(each["traffic"] for each in described)
     heads = (*HEADS[:-1], *TRAFFIC_HEADS * traffic, HEADS[-1])
-    table = render_table(heads, [list(_cells(each)) for each in described], colors=COLORS)
+    table = render_table(heads, [list(_cells(each)) for each in described], colors=COLORS, columns=terminal_columns())
     apart = [each["action"] for each in described if each["reason"] != Hindrance.NOT_APART]
     if not apart:
         return f"{table}No VM is apart from its storage.\n"

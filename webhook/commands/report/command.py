@@ -1,7 +1,6 @@
 """`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
 import itertools
-import shutil
 from pathlib import Path
 
 import click
@@ -22,6 +21,7 @@ from webhook.commands.options import (
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
+from webhook.commands.tables import terminal_columns
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
@@ -123,6 +123,6 @@ def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool, he
     if output == "name":
         return render_names(found, what)
     if what == "nodes":
-        return render_nodes(found, headers=headers)
-    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+        return render_nodes(found, columns=terminal_columns(), headers=headers)
+    columns = terminal_columns(COLUMNS)
     return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)

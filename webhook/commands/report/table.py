@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from webhook.commands.tables import NO_VALUE, render_table
+from webhook.commands.tables import NO_VALUE, WRAPPING, render_table
 from webhook.placement.objects.fields import JsonObject, mapping, printable
 
 COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow", "NotReady": "red"}
@@ -44,23 +44,23 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
         rows = [
             [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
         ]
-    table = render_table(heads, rows, colors=COLORS, columns=None if wide else columns, headers=headers)
+    table = render_table(heads, rows, colors=COLORS, columns=0 if wide else columns, headers=headers)
     if not headers:
         return table
     summary = report["summary"]
     lines = [mapping(report, "webhook").get("text"), summary["text"], summary["nfs"]["text"]]
     lines += [summary["data"]["text"] * wide, mapping(summary, "workloads").get("text")]
     head, *below = (
-        f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else ""
+        f"{line if wide else textwrap.fill(line, columns, **WRAPPING)}\n" if line else ""
         for line in (printable(each or "") for each in lines)
     )
     return "\n".join(filter(None, (head, table, "".join(below))))
 
 
-def render_nodes(report: JsonObject, *, headers: bool) -> str:
+def render_nodes(report: JsonObject, *, columns: int, headers: bool) -> str:
     """Return the table of nodes, empty without nodes."""
     rows = [list(_node_cells(node)) for node in report["nodes"]]
-    return render_table(NODE_HEADS, rows, colors=COLORS, headers=headers)
+    return render_table(NODE_HEADS, rows, colors=COLORS, columns=columns, headers=headers)
 
 
 def render_names(report: JsonObject, what: str) -> str:
