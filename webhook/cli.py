@@ -24,6 +24,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # as a shell reports a program that the 
 COMMANDS = {  # in the order of an operator's work
     "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
     "report": "webhook.commands.report.command",  # list the VMs that are apart from their storage
+    "dashboard": "webhook.commands.report.dashboard",  # serve the report as a page that follows the cluster
     "explain": "webhook.commands.explain.command",  # explain where a pod is placed
     "opt-in": "webhook.commands.opt_in",  # opt VMs in: annotate their templates
     "opt-out": "webhook.commands.opt_in",  # opt VMs out

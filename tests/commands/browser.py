@@ -79,17 +79,18 @@ class Page:
             raise BrowserError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")
 
-    def open(self, file: Path) -> None:
-        """Open a file in a window."""
+    def open(self, url: str) -> None:
+        """Open a file or a page in a window."""
         self.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+        self.call("Page.navigate", url="about:blank")  # a link into the same page would not load it again
         self.errors.clear()
         self.requests.clear()
         self.evaluate("window.isLeaving = true")
-        self.call("Page.navigate", url=file.as_uri())
+        self.call("Page.navigate", url=url)
         deadline = monotonic() + TIMEOUT
         while not self._has_loaded():
             if monotonic() > deadline:
-                raise BrowserError(f"{file} did not load within {TIMEOUT:.0f} s")
+                raise BrowserError(f"{url} did not load within {TIMEOUT:.0f} s")
 
     def _has_loaded(self) -> bool:
         try:

@@ -74,10 +74,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 class Opened:
     """The page of a report in the browser."""
 
-    def __init__(self, page: Page, file: Path, content: dict[str, Any]) -> None:
+    def __init__(self, page: Page, file: Path, content: dict[str, Any], link: str = "") -> None:
         file.write_text(render(content), encoding="utf-8")
         self.page = page
-        page.open(file)
+        page.open(link or file.as_uri())
 
     def texts(self, selector: str) -> Any:
         return self.page.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
@@ -177,10 +177,16 @@ def test_boxes_count_what_the_filters_leave_and_lines_lead_to_the_storage(browse
 def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page, page_file: Path) -> None:
     vms = [vm(f"local-{number}", node=f"node-{number}") for number in range(13)]
     moving = {"ifStarted": {"outcome": "pinned", "reason": "CoScheduled", "node": "node-b", "together": True}}
-    following = {"ifStarted": {"outcome": "unchanged", "reason": "ColdStart", "cold": True, "together": True}}
+    following = {
+        "outcome": "unchanged",
+        "reason": "ColdStart",
+        "cold": True,
+        "together": True,
+        "stoppedBy": "NotOptedIn",
+    }
     migrating = {"plan": {"action": "migrate"}}
     vms += [vm("a", "Apart", "node-3", **moving), vm("b", "Apart", "node-3", **migrating)]
-    vms += [vm("c", "Apart", "node-9", **following, plan={"action": "restart"})]
+    vms += [vm("c", "Apart", "node-9", ifStarted=following, plan={"action": "restart"})]
     rates = {"a": 1, "b": 2, "c": 60}
     content = report(
         *(each | {"traffic": {"operations": 9, "bytes": rates.get(each["name"], 0) * 10**6}} for each in vms)
@@ -204,13 +210,90 @@ def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page,
     assert opened.texts('.cell[data-row="node-b"]') == ["1"]
     assert opened.texts(".total")[:3] == ["0 of 1 apart", "1 of 2 apart", "1 of 2 apart"]
     opened.do(".switch button:nth-child(2)", "click()")  # after a restart
-    titles = browser.evaluate("[...document.querySelectorAll('.cell.Apart, .cell[data-row=\"\"]')].map((e) => e.title)")
-    assert titles == ["1 VM on node-3, storage on node-b, 2.0 MB/s", "1 VM on any node, the share-manager follows"]
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('.cell.Apart, .cell[data-column=\"\"]')].map((e) => e.title)"
+    )
+    assert titles == [
+        "1 VM on node-3, storage on node-b, 2.0 MB/s",
+        "1 VM of node-9 on any node, the share-manager follows",
+    ]
+    assert "together, 15 (1 of them need an opt-in first)" in opened.texts(".matrix-head .hint")[0]
     assert opened.texts('.cell[data-row="node-b"]') == ["1"]
     opened.write("#node", "node-0")
     assert opened.shown == "1 of 16 VMs shown"
     assert opened.texts(".node h2") == ["node-0"]
     assert browser.errors == []
+
+
+@pytest.mark.needs("chromium")
+def test_one_tab_stop_leads_to_the_matrix_arrows_move_in_it_and_escape_closes_a_cell(
+    browser: Page, page_file: Path
+) -> None:
+    opened = Opened(browser, page_file, five_hundred_vms())
+    assert opened.count('.cell[tabindex="0"]') == 1
+    opened.do('.cell[tabindex="0"]', "focus()")
+    at = "(({row, column}) => [row, column])(document.activeElement.dataset)"
+    start = browser.evaluate(at)
+    browser.press("ArrowDown")
+    below = browser.evaluate(at)
+    browser.press("ArrowLeft")
+    browser.press("ArrowRight")
+    assert below[0] != start[0]
+    assert browser.evaluate(at)[0] == below[0]
+    assert opened.count('.cell[tabindex="0"]') == 1
+    cell = browser.evaluate(at)
+    browser.press("Enter")
+    assert opened.count("#members .vm") > 0
+    assert opened.count('#members .vm[tabindex="0"]') == 1
+    opened.do("#members .vm", "click()")
+    browser.press("Escape")
+    assert browser.evaluate("document.querySelector('#details').hidden") is True
+    browser.press("Escape")
+    assert browser.evaluate("document.querySelector('#members').hidden") is True
+    assert browser.evaluate(at) == cell
+
+
+@pytest.mark.needs("chromium")
+def test_a_link_shows_the_same_filters_view_cell_and_vm(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, five_hundred_vms())
+    opened.do(".switch button:nth-child(3)", "click()")
+    opened.do('[data-state="Apart"]', "click()")
+    opened.do('[data-state="Together"]', "click()")
+    opened.do(".cell", "click()")
+    opened.do("#members .vm", "click()")
+    shown = [opened.texts(each) for each in ("#details h2", "#members h2", ".switch [aria-pressed=true]")]
+    link = browser.evaluate("location.href")
+    opened = Opened(browser, page_file, five_hundred_vms(), link)
+    assert [opened.texts(each) for each in ("#details h2", "#members h2", ".switch [aria-pressed=true]")] == shown
+    assert opened.shown == "168 of 500 VMs shown"
+    opened.do("#tab-table", "click()")
+    opened.choose("#namespace", "team-1")
+    opened.write("#name", "vm-13")
+    opened.do("thead th:nth-child(2) button", "click()")
+    opened.do("thead th:nth-child(2) button", "click()")
+    rows = opened.texts("tbody tr")
+    opened = Opened(browser, page_file, five_hundred_vms(), browser.evaluate("location.href"))
+    assert (opened.texts("tbody tr"), len(rows)) == (rows, 2)
+    browser.evaluate("location.hash = '#state=Stopped&vm=shop/unknown&when=never&cell=&sort=-VM'")
+    assert opened.shown == "83 of 500 VMs shown"
+    assert browser.errors == []
+
+
+@pytest.mark.needs("chromium")
+def test_1400_pixels_show_20_rows_and_whole_names_without_their_domain(browser: Page, page_file: Path) -> None:
+    long = {"ifStarted": {"text": "anywhere; if opted in: pinned to a node " * 3}, "advice": "Restart the VM. " * 9}
+    nodes = [f"rack-{number:02}-worker.dc1.example.com" for number in range(20)]
+    vms = [vm(f"database-{n}", STATES[n % 2], nodes[n % 20], storageNode=nodes[n % 7], **long) for n in range(60)]
+    opened = Opened(browser, page_file, report(*vms) | {"nodes": []})
+    size = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    cut = "[...document.querySelectorAll('.label.row')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    assert browser.evaluate(cut) == 0
+    assert "rack-03-worker" in opened.texts(".label.row")
+    opened.do("#tab-table", "click()")
+    below = "[...document.querySelectorAll('tbody tr')].filter((e) => e.getBoundingClientRect().bottom <= 900).length"
+    assert browser.evaluate(below) >= 20
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 @pytest.mark.needs("chromium")

@@ -94,8 +94,8 @@ def show_reading(plural: str, number: int) -> None:
         click.echo(f"\r\x1b[K{words}", nl=False, err=True)
 
 
-def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fleet:
-    """Read the fleet from files, or without any from a live cluster.
+def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None], client: ClusterClient | None = None) -> Fleet:
+    """Read the fleet from files, or without any from a live cluster, by a client if there is one already.
 
     Malformed objects, and what may be a secret, give a warning. Raises BadInput, and SettingsError for the environment
     variables.
@@ -107,7 +107,7 @@ def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fle
         webhook = Webhook.from_snapshot(description, os.environ)
         fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
     else:
-        client = connect(**live)
+        client = client or connect(**live)
         webhook = find_webhook(client)
         inventory = read_inventory(client, webhook.settings, show_reading)
         fleet = Fleet(inventory, webhook, client, client.name, client.namespace)

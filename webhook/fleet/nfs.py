@@ -122,5 +122,4 @@ def summarize_nfs(found: Collection[OverNfs]) -> JsonObject:
     leaving = sum(bool(each.can_leave) for each in found)
     parts = [f"loopback NFS exposes {exposed}"] if exposed else []
     parts += [f"{leaving} can leave NFS"] if leaving else []
-    words = f"{'; '.join(parts)} (to list them: -o wide)" if parts else ""
-    return {"exposed": exposed, "canLeave": leaving, "text": words}
+    return {"exposed": exposed, "canLeave": leaving, "text": "; ".join(parts)}

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from webhook.commands.drain_check import describe_drains
-from webhook.commands.fleet_source import Scope, assess_all, assess_pods, read_fleet, read_rates
+from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
@@ -24,6 +24,7 @@ from webhook.commands.report.table import SORTS, render_names, render_nodes, ren
 from webhook.commands.tables import terminal_columns
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
+from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import JsonObject
 
 COLUMNS = 100  # without a terminal
@@ -96,16 +97,12 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
     fleet = read_fleet(snapshots, live)
     scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
-    statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting))
-    if not statuses and scope.namespace:
+    found = report_on(fleet, scope, rates, drains=output == "html")
+    if not found["vms"] and scope.namespace:
         click.echo(scope.not_found, err=True)
-    around = Surroundings(fleet.webhook.predicting, rates=rates)
-    found = fleet.origin() | build_report(statuses, fleet.inventory, around)
     if workloads:
         pods = assess_pods(fleet.inventory, scope, fleet.webhook.predicting)
         found["workloads"], found["summary"]["workloads"] = describe_workloads(pods)
-    if output == "html" and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
-        describe_drains(found["nodes"], statuses, fleet.inventory, fleet.webhook.predicting)
     if only_apart:
         found["vms"] = [vm for vm in found["vms"] if vm["state"] == State.APART]
     if sort_by:
@@ -113,6 +110,16 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     click.echo(_rendered(found, what, output, everywhere=scope.namespace is None, headers=not no_headers), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
+
+
+def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, drains: bool = True) -> JsonObject:
+    """Return the report on the VMs in the scope, and where it comes from; with `drains`, what a drain of each node does."""
+    settings = fleet.webhook.predicting
+    statuses = list(assess_all(fleet.inventory, scope, settings))
+    found = fleet.origin() | build_report(statuses, fleet.inventory, Surroundings(settings, rates=rates))
+    if drains and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
+        describe_drains(found["nodes"], statuses, fleet.inventory, settings)
+    return found
 
 
 def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:

@@ -15,30 +15,57 @@ const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class"
 // Control characters, and those that reverse the direction of the text around them.
 const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 
-const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
-const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
-const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
-const TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
-const NFS = ((report.summary || {}).nfs || {}).text; // which VMs loopback NFS exposes, and which can leave NFS
-const DATA = (report.summary || {}).data || {}; // whether the share-managers run beside a replica
-const COLUMNS = [
-  ["Namespace", (vm) => vm.namespace],
-  ["VM", (vm) => vm.name],
-  ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
-  ["Opted in", (vm) => (Object.hasOwn(OPTED_IN, vm.optedInBy) ? OPTED_IN[vm.optedInBy] : vm.optedIn ? "yes" : "no")],
-  ["Node", (vm) => vm.node],
-  ["Storage", (vm) => vm.storageNode],
-  ["Claim", (vm) => vm.claim],
-  ["Reason", (vm) => vm.reason],
-  ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
-  ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
-  ["If started", ifStarted],
-  ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
-  ["What to do", (vm) => vm.nextStep || vm.advice, (vm) => vm.advice], // the details have more words
-];
+let report, vms, NODES, TRAFFIC, NFS, DATA, COLUMNS, DOMAIN;
+
+function parsed(json) {
+  return JSON.parse(json, (_, value) => (typeof value === "string" ? printable(value) : value));
+}
+
+function take(next) {
+  report = next;
+  vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
+  NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
+  TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
+  NFS = ((report.summary || {}).nfs || {}).text; // which VMs loopback NFS exposes, and which can leave NFS
+  DATA = (report.summary || {}).data || {}; // whether the share-managers run beside a replica
+  DOMAIN = sharedDomain([...new Set([...NODES.keys(), ...vms.flatMap((vm) => [vm.node, vm.storageNode])])].filter(Boolean));
+  COLUMNS = [
+    ["Namespace", (vm) => vm.namespace],
+    ["VM", (vm) => vm.name],
+    ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
+    ["Opted in", (vm) => (Object.hasOwn(OPTED_IN, vm.optedInBy) ? OPTED_IN[vm.optedInBy] : vm.optedIn ? "yes" : "no")],
+    ["Node", (vm) => vm.node],
+    ["Storage", (vm) => vm.storageNode],
+    ["Claim", (vm) => vm.claim],
+    ["Reason", (vm) => vm.reason],
+    ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
+    ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
+    ["If started", ifStarted],
+    ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
+    ["What to do", (vm) => vm.nextStep ?? vm.advice, (vm) => vm.advice], // the details have more words
+  ];
+}
+
+take(parsed(byId("report").textContent));
 const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
 if (TRAFFIC) Object.assign(chosen, { sort: COLUMNS.findIndex(([title]) => title === "MB/s"), ascending: false });
 let shown = vms;
+
+// The domain in which all names end, with its dot. The page omits it where a name is only shown.
+function sharedDomain(names) {
+  const [first = "", ...others] = names.map((name) => name.split(".").slice(1).reverse());
+  const differs = [...first].findIndex((label, at) => others.some((other) => other[at] !== label));
+  const labels = [...first].slice(0, differs < 0 ? undefined : differs).reverse();
+  return /[a-z]/.test(labels.join()) ? `.${labels.join(".")}` : ""; // not a part of an IP address
+}
+
+function shortNode(name) {
+  return DOMAIN && name.endsWith(DOMAIN) ? name.slice(0, -DOMAIN.length) : name;
+}
+
+function keyOf(vm) {
+  return `${vm.namespace}/${vm.name}`;
+}
 
 function printable(text) {
   return text.replace(UNPRINTABLE, "\ufffd");

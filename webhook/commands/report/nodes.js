@@ -72,7 +72,7 @@ function box(name, members, served, filtered) {
   const made = element(
     "article",
     { class: name ? "node" : "node nowhere", "data-node": name, "aria-label": `${title}: ${line}` },
-    element("h2", { title }, title),
+    element("h2", { title }, name ? shortNode(name) : title),
     element("p", { class: "facts" }, line),
     ...bars(node?.requested),
     ...drain(node?.drain),

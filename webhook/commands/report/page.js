@@ -1,9 +1,10 @@
 "use strict";
-// The header, the filters, the table, and the selected VM.
+// The header, the filters, the table, the selected VM, the URL, and what a dashboard reads again and again.
 
 function showSummary() {
   const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
   byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join(". ");
+  byId("shares").replaceChildren();
   for (const [state, listed] of counted(vms)) {
     const count = summary[state[0].toLowerCase() + state.slice(1)] ?? listed;
     const share = element("span", { class: state, title: `${count} ${words(state)}` });
@@ -12,22 +13,22 @@ function showSummary() {
   }
 }
 
-function showSource() {
+function showSource(problem) {
   const { cluster, time } = report;
-  byId("source").textContent = [cluster, time && new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" })].filter(Boolean).join(", ");
+  const when = time && new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: INTERVAL ? "medium" : "short" });
+  byId("source").textContent = [cluster, when, problem && `not updated since: ${problem}`].filter(Boolean).join(", ");
+  byId("source").classList.toggle("problem", Boolean(problem));
 }
 
 function addFilters() {
   for (const [state, count] of counted(vms)) {
     const toggle = () => {
       chosen.states.has(state) ? chosen.states.delete(state) : chosen.states.add(state);
-      show();
+      showOthers();
     };
     const attributes = { type: "button", "data-state": state, title: STATES[state][2], "aria-pressed": "false", click: toggle };
     byId("states").append(element("button", attributes, mark(state), ` ${words(state)} `, element("b", {}, count)));
   }
-  for (const namespace of [...new Set(vms.map((vm) => vm.namespace))].sort())
-    byId("namespace").append(element("option", { value: namespace }, namespace));
   byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
   for (const field of ["name", "node"])
     byId(field).addEventListener("input", (event) => choose(field, event.target.value.trim().toLowerCase()));
@@ -35,12 +36,24 @@ function addFilters() {
   byId("filters").addEventListener("reset", () => {
     Object.assign(chosen, { namespace: "", name: "", node: "" });
     chosen.states.clear();
-    show();
+    showOthers();
   });
+}
+
+function listNamespaces() {
+  const all = [...new Set([...vms.map((vm) => vm.namespace), chosen.namespace])].filter(Boolean).sort();
+  const options = all.map((namespace) => element("option", { value: namespace }, namespace));
+  byId("namespace").replaceChildren(element("option", { value: "" }, "all"), ...options);
+  byId("namespace").value = chosen.namespace;
 }
 
 function choose(what, value) {
   chosen[what] = value;
+  showOthers();
+}
+
+function showOthers() {
+  MATRIX.cell = null;
   show();
 }
 
@@ -61,14 +74,15 @@ function show() {
     button.querySelector("b").textContent = counts.get(button.dataset.state).toLocaleString("en");
   }
   byId("count").textContent = `${shown.length.toLocaleString("en")} of ${plural(vms.length, "VM")} shown`;
-  MATRIX.cell = null;
   if (chosen.selected && !shown.includes(chosen.selected)) select(null);
   byId("map").hidden ? showTable() : showNodes();
+  link();
 }
 
 // The table
 
 const LISTED_VMS = 500; // rows; each thousand more takes about a second
+const LONG = new Set(["Claim", "If started", "What to do", "NFS"]); // columns of one line each: the details have the rest
 
 function showTable(all = false) {
   const read = COLUMNS[chosen.sort][1];
@@ -77,12 +91,15 @@ function showTable(all = false) {
   const table = element(
     "table",
     { role: "table" },
-    element("caption", {}, "VMs, the nodes on which they run, and the nodes of their share-managers"),
+    element("caption", {}, `VMs, the nodes on which they run, and the nodes of their share-managers${DOMAIN ? `, without their domain ${DOMAIN}` : ""}`),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
     element("tbody", { role: "rowgroup" }, ...sorted.slice(0, all ? Infinity : LISTED_VMS).map(tableRow)),
   );
   const rest = element("p", { class: "hint" }, `${LISTED_VMS} of ${plural(sorted.length, "VM")}. `, element("button", { type: "button", click: () => showTable(true) }, "Show all"));
+  buttons.clear();
+  for (const button of table.querySelectorAll("tbody button")) buttons.set(button.vm, button);
   byId("table").replaceChildren(sortChoice(), table, ...(all || sorted.length <= LISTED_VMS ? [] : [rest]));
+  link();
 }
 
 // A phone shows the rows as cards, without the column headers.
@@ -110,11 +127,18 @@ function columnHeader([title], index) {
 
 function tableRow(vm) {
   const cells = COLUMNS.map(([title, read], index) => {
-    const content = title === "State" ? [element("span", {}, mark(vm.state), ` ${read(vm)}`)] : [read(vm)];
     const attributes = index === 1 ? { scope: "row", role: "rowheader" } : { role: "cell" };
-    return element(index === 1 ? "th" : "td", { ...attributes, "data-label": title }, ...content);
+    return element(index === 1 ? "th" : "td", { ...attributes, "data-label": title, title: LONG.has(title) ? read(vm) : null }, ...tableCell(title, read(vm), vm));
   });
   return element("tr", { role: "row" }, ...cells);
+}
+
+function tableCell(title, value, vm) {
+  if (title === "State") return [element("span", {}, mark(vm.state), ` ${value}`)];
+  if (title === "Node" || title === "Storage") return [shortNode(value)];
+  if (title !== "VM") return [value];
+  const button = element("button", { type: "button", "aria-pressed": String(vm === chosen.selected), click: () => select(vm) }, value);
+  return [Object.assign(button, { vm })];
 }
 
 // The selected VM and the tabs
@@ -132,6 +156,7 @@ function select(vm) {
     panel.replaceChildren(close, title, element("dl", {}, ...rows), ...commandsFor(vm).map(copyable));
   }
   drawLines();
+  link();
 }
 
 function commandsFor(vm) {
@@ -180,13 +205,110 @@ function addTabs() {
       byId(`tab-${other[name]}`).focus();
     });
   }
-  document.addEventListener("keydown", (event) => event.key === "Escape" && chosen.selected && closeDetails());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    if (chosen.selected) closeDetails();
+    else if (MATRIX.cell) closeCell();
+  });
 }
 
+function closeCell() {
+  const { row, column } = MATRIX.cell;
+  openCell(null);
+  byId("matrix").querySelector(`.cell[data-key="${CSS.escape(`${row}/${column}`)}"]`)?.focus();
+}
+
+// The URL: a link shows the same filters, view, cell and VM
+
+let linked = "";
+
+function link() {
+  const { row, column } = MATRIX.cell || {};
+  const [sort] = COLUMNS[chosen.sort];
+  const values = {
+    state: [...chosen.states].join(","),
+    namespace: chosen.namespace,
+    name: chosen.name,
+    node: chosen.node,
+    view: byId("map").hidden ? "table" : "",
+    sort: sort === START.sort && chosen.ascending === START.ascending ? "" : `${chosen.ascending ? "" : "-"}${sort}`,
+    when: MATRIX.when === "now" ? "" : MATRIX.when,
+    cell: MATRIX.cell ? `${row}/${column}` : "",
+    vm: chosen.selected ? keyOf(chosen.selected) : "",
+  };
+  const of = String(new URLSearchParams(Object.entries(values).filter(([, value]) => value)));
+  if (of === linked) return;
+  linked = of;
+  history.replaceState(null, "", `#${of}`);
+}
+
+function follow() {
+  if (location.hash.slice(1) === linked || (location.hash && !location.hash.includes("="))) return; // #results
+  const of = new URLSearchParams(location.hash.slice(1));
+  for (const field of ["name", "node"]) byId(field).value = chosen[field] = (of.get(field) || "").toLowerCase();
+  chosen.namespace = of.get("namespace") || "";
+  chosen.states = new Set((of.get("state") || "").split(",").filter((state) => Object.hasOwn(STATES, state)));
+  const sort = (of.get("sort") || "").replace("-", "");
+  const index = COLUMNS.findIndex(([title]) => title === (sort || START.sort));
+  Object.assign(chosen, { sort: Math.max(0, index), ascending: sort ? !of.get("sort").startsWith("-") : START.ascending });
+  const [row, column] = (of.get("cell") || "").split("/");
+  Object.assign(MATRIX, { when: Object.hasOwn(WHEN, of.get("when")) ? of.get("when") : "now", cell: column === undefined ? null : { row, column } });
+  listNamespaces();
+  const selected = vms.find((vm) => keyOf(vm) === of.get("vm")) || null;
+  chosen.selected = null;
+  openTab(of.get("view") === "table" ? "table" : "map");
+  select(shown.includes(selected) ? selected : null);
+}
+
+// A dashboard reads the cluster again and again
+
+async function refresh() {
+  let problem = "";
+  try {
+    const answer = await fetch("report.json");
+    const body = await answer.text();
+    if (answer.ok) update(body);
+    else problem = JSON.parse(body).error;
+  } catch {
+    problem = "the dashboard does not answer";
+  }
+  showSource(printable(problem));
+  setTimeout(refresh, INTERVAL);
+}
+
+function update(json) {
+  const content = ({ vms, nodes, summary }) => JSON.stringify([vms, nodes, summary]);
+  const next = parsed(json);
+  if (content(next) === content(report)) {
+    report.time = next.time;
+    return;
+  }
+  const [sort] = COLUMNS[chosen.sort];
+  take(next);
+  chosen.sort = Math.max(0, COLUMNS.findIndex(([title]) => title === sort));
+  const focused = document.activeElement;
+  const [vm, key] = [[...buttons].find(([, button]) => button === focused)?.[0], focused?.dataset?.key];
+  const again = (of) => (of && vms.find((each) => keyOf(each) === keyOf(of))) || null;
+  const selected = again(chosen.selected);
+  chosen.selected = null;
+  showSummary();
+  listNamespaces();
+  show();
+  select(selected);
+  if (vm) buttons.get(again(vm))?.focus();
+  else if (key !== undefined) byId("matrix").querySelector(`.cell[data-key="${CSS.escape(key)}"]`)?.focus();
+}
+
+const INTERVAL = 1000 * Number(byId("report").dataset.interval); // milliseconds; 0 in a file
+const START = { sort: COLUMNS[chosen.sort][0], ascending: chosen.ascending };
 addEventListener("beforeprint", () => showTable(true)); // paper gets the table: lines and scrolled cells would mislead
+addEventListener("hashchange", follow);
+byId("members").addEventListener("keydown", moveFocus);
 showSource();
 showSummary();
 addFilters();
 addTabs();
-show();
+listNamespaces();
+location.hash.includes("=") ? follow() : show();
 new ResizeObserver(drawLines).observe(byId("chart"));
+if (INTERVAL) setTimeout(refresh, INTERVAL);

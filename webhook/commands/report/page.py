@@ -13,16 +13,21 @@ SCRIPTS = ("data.js", "nodes.js", "matrix.js", "page.js")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def render(report: JsonObject) -> str:
-    """Return the page for a report, as `kubevirt-scheduler report -o json` prints it."""
+def render(report: JsonObject, interval: int = 0) -> str:
+    """Return the page for a report, as `kubevirt-scheduler report -o json` prints it.
+
+    With an interval, the page reads report.json from its server every so many seconds.
+    """
     style, scripts = _read("page.css"), [_read(name) for name in SCRIPTS]
-    # The hashes admit this style and these scripts. Everything else is blocked, including any request.
+    # The hashes admit this style and these scripts. Everything else is blocked, including any request of a file.
+    connect = "'self'" if interval else "'none'"
     policy = (
         f"default-src 'none'; style-src {_source(style)}; script-src {' '.join(map(_source, scripts))}; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'; connect-src {connect}"
     )
     elements = "\n".join(f"<script>{script}</script>" for script in scripts)
     parts = {"policy": policy, "style": style, "scripts": elements, "report": embedded_json(report)}
+    parts["interval"] = str(interval)
     # One pass: text such as {{scripts}} in the report stays as it is.
     return _PLACEHOLDER.sub(lambda found: parts[found[1]], _read("page.html"))
 

@@ -48,7 +48,9 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
     if not headers:
         return table
     summary = report["summary"]
-    lines = [mapping(report, "webhook").get("text"), summary["text"], summary["nfs"]["text"]]
+    nfs = summary["nfs"]["text"]
+    nfs += " (to list them: -o wide)" if nfs and not wide else ""
+    lines = [mapping(report, "webhook").get("text"), summary["text"], nfs]
     lines += [summary["data"]["text"] * wide, mapping(summary, "workloads").get("text")]
     head, *below = (
         f"{line if wide else textwrap.fill(line, columns, **WRAPPING)}\n" if line else ""

@@ -1,0 +1,149 @@
+"""`kubevirt-scheduler dashboard`: serve the page of the report on loopback, and read the cluster while it is open."""
+
+import sys
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+
+from webhook.commands.fleet_source import Scope, read_fleet, read_rates
+from webhook.commands.label_selector import parse_selector
+from webhook.commands.options import (
+    all_namespaces_option,
+    live_options,
+    namespace_option,
+    prometheus_options,
+    selector_option,
+    snapshot_option,
+)
+from webhook.commands.report import page
+from webhook.commands.report.command import report_on
+from webhook.placement.objects.fields import JsonObject
+from webhook.reading.documents import BadInput
+
+LOOPBACK = "127.0.0.1"
+SLOWEST_CLIENT = 10.0  # seconds; a browser opens connections in advance, and sends nothing on them
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@click.command(short_help="serve the report as a page that follows the cluster")
+@all_namespaces_option("Report on all namespaces. The default for a snapshot.")
+@namespace_option
+@selector_option
+@snapshot_option
+@click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0 picks a free port.")
+@click.option(
+    "--interval",
+    type=click.IntRange(1, 3600),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long an open page waits before the next reading of the cluster.",
+)
+@prometheus_options
+@live_options
+def dashboard(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    all_namespaces: bool,
+    namespace: str | None,
+    selector: str,
+    snapshots: tuple[Path, ...],
+    port: int,
+    interval: int,
+    prometheus: str,
+    prometheus_token: str,
+    **live: str | None,
+) -> None:
+    """Serve the page of `report -o html` on this machine, until Ctrl-C. It follows the cluster.
+
+    The address keeps what the page shows: its filters, its view and the selected VM. All users of this machine can open
+    it. The cluster is read only while a page is open.
+
+    \b
+    Examples:
+      kubevirt-scheduler dashboard -A
+      kubevirt-scheduler dashboard -n shop --port 0
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    if all_namespaces and namespace:
+        raise click.UsageError("specify either -A or -n, not both")
+    labels, context = parse_selector(selector), click.get_current_context()
+    first = read_fleet(snapshots, live)
+    scope = Scope(None if all_namespaces else namespace or first.namespace or None, labels)
+
+    def read() -> JsonObject:
+        with context.scope(cleanup=False):  # in the thread of a request
+            rates = read_rates(prometheus, prometheus_token)
+            return report_on(read_fleet(snapshots, live, first.client), scope, rates)
+
+    try:
+        server = PageServer(port, read, interval)
+    except OSError as error:
+        raise BadInput(f"cannot listen on {LOOPBACK}:{port}: {error.strerror}; specify another --port") from None
+    with server:
+        click.echo(f"Serving the report at http://{LOOPBACK}:{server.server_port}/ (Ctrl-C ends it)")
+        server.serve_forever()
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page and its report, on loopback. One request at a time reads the cluster."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
+        super().__init__((LOOPBACK, port), _Handler)
+        self._read, self._interval, self._lock = read, interval, threading.Lock()
+        # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
+        self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a browser that has closed its connection."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    def content(self, path: str) -> tuple[str, str] | None:
+        """Return the media type and the content of a path, None for any other path. Raises BadInput."""
+        if path not in ("/", "/report.json"):
+            return None
+        with self._lock:
+            report = self._read()
+        if path == "/":
+            return "text/html", page.render(report, self._interval)
+        return "application/json", page.embedded_json(report)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = SLOWEST_CLIENT
+
+    def do_GET(self) -> None:
+        """Respond with the page, its report, or an error."""
+        if self.headers.get("Host") not in self.server.hosts:
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "unknown host\n")
+            return
+        try:
+            found = self.server.content(self.path.partition("?")[0])
+        except BadInput as error:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "application/json", page.embedded_json({"error": str(error)}))
+            return
+        self._send(HTTPStatus.OK, *found) if found else self._send(HTTPStatus.NOT_FOUND, "text/plain", "no such path\n")
+
+    def _send(self, status: HTTPStatus, media_type: str, content: str) -> None:
+        body = content.encode()
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{media_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Log no requests."""
