@@ -26,7 +26,7 @@ SOURCES: dict[str, Object] = {
     "cert-manager": {"certificates": {"source": "cert-manager"}},
     "provided": {"certificates": {"source": "provided", "secretName": "webhook-certificate"}},
     "release off": {"release": {"enabled": False}},
-    "client CA": {"tls": {"clientCA": {"configMap": "api-server-client-ca"}}},
+    "client CA": {"tls": {"clientCA": {"configMap": "api-server-client-ca"}}, "recolocate": {"schedule": "0 2 * * *"}},
 }
 OURS = {"namespace": NAMESPACE, "service": NAME}
 API_SERVER = {"job": "apiserver", "instance": "192.0.2.1:6443"}
@@ -81,7 +81,16 @@ LEADS, LEADS_TOO = (metric("release_leader", pod=pod) for pod in "ab")
 FORBIDDEN, SYNCED, AGE = (metric(f"cache_{name}", resource="pods") for name in ("forbidden", "synced", "age_seconds"))
 DROPPED = metric("events_dropped_total", cause="full")
 RENEWED = metric("certificate_steps_total", step="renew")
+JOBS = [f'namespace="{NAMESPACE}",job_name="{NAME}-recolocate-{number}"' for number in (29000000, 29001440)]
+LAST_SUCCESS = f'kube_cronjob_status_last_successful_time{{namespace="{NAMESPACE}",cronjob="{NAME}-recolocate"}}'
 REFUSED, CONFLICTS = (metric("certificate_failures_total", cause=cause) for cause in ("refused", "conflict"))
+
+
+def run(job: str, started: int, failed: int, reason: str = "BackoffLimitExceeded") -> Series:
+    """The series of one Job of the CronJob."""
+    state = f'kube_job_status_failed{{{job},reason="{reason}"}}'
+    return {f"kube_job_status_start_time{{{job}}}": f"{started}x90", state: f"{failed}x90"}
+
 
 # An alert, its label `cause` (or `certificate`), its severity, and a time.
 Case = tuple[str, str, str, str]
@@ -143,6 +152,18 @@ CASES: dict[Case, dict[int, list[Series]]] = {
     ("PendingPins", "no-leader", "warning", "30m"): {
         1: [{LEADS: "0x60", LEADS_TOO: "0x60"}],
         0: [{LEADS: "0x60", LEADS_TOO: "1x60"}],
+    },
+    ("RecolocateFailed", "", "warning", "30m"): {
+        1: [
+            run(JOBS[0], 1000, 1),
+            run(JOBS[0], 1000, 0) | run(JOBS[1], 9000, 1) | {LAST_SUCCESS: "2000x90"},
+        ],
+        # A success since, a window that ended, a run of another CronJob.
+        0: [
+            run(JOBS[0], 1000, 1) | run(JOBS[1], 9000, 0) | {LAST_SUCCESS: "9500x90"},
+            run(JOBS[0], 1000, 1, "DeadlineExceeded") | run(JOBS[0], 1000, 0),
+            run(f'namespace="{NAMESPACE}",job_name="backup-29000000"', 1000, 1),
+        ],
     },
     # Replicas
     ("Absent", "", "critical", "30m"): {

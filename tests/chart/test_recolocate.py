@@ -1,19 +1,18 @@
-"""The rights of `recolocate`: a ClusterRole of their own, off by default, bound to nobody."""
+"""The rights of `recolocate`, and the CronJob that runs it at night: both off by default."""
 
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, Object, render
-from tests.support.paths import EXAMPLES
+from tests.support.helm_chart import NAME, NAMESPACE, Object, find_one, render
 from webhook.commands.recolocate.command import recolocate
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
 ROLE = f"{NAME}-recolocate"
 CREATED = {"rbac": {"recolocate": {"create": True}}}
+NIGHTLY: Object = {"recolocate": {"schedule": "0 2 * * *"}}
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -21,8 +20,9 @@ PATHS = {
 }
 
 
-def example() -> list[Object]:
-    return list(yaml.safe_load_all((EXAMPLES / "recolocate-cronjob.yaml").read_text()))
+def nightly() -> dict[str, Object]:
+    """What `recolocate.schedule` creates, by kind."""
+    return {each["kind"]: each for each in render(NIGHTLY) if each["metadata"]["name"] == ROLE}
 
 
 def test_the_role_is_off_by_default_bound_to_nobody_and_writes_nothing_but_migrations() -> None:
@@ -35,26 +35,28 @@ def test_the_role_is_off_by_default_bound_to_nobody_and_writes_nothing_but_migra
     assert writes == [(["virtualmachineinstancemigrations"], ["get", "list", "create", "delete"])]
 
 
-def test_the_api_server_accepts_the_example_cron_job(plane: ControlPlane) -> None:
-    for item in example():
-        path = PATHS[item["kind"]]
-        assert plane.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", {**item, "metadata": unbound(item)})
+def test_the_api_server_accepts_the_nightly_cron_job(plane: ControlPlane) -> None:
+    found = nightly()
+    assert {*found} == {*PATHS, "ClusterRole"}
+    for kind, path in PATHS.items():
+        metadata = {key: value for key, value in found[kind]["metadata"].items() if key != "namespace"}
+        assert plane.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", {**found[kind], "metadata": metadata})
 
 
-def unbound(item: Object) -> Object:
-    """Return the metadata without the namespace, which the test does not create."""
-    return {key: value for key, value in item["metadata"].items() if key != "namespace"}
-
-
-def test_the_example_cron_job_runs_the_command_with_the_role_of_the_chart() -> None:
-    account, binding, job = example()
-    assert binding["roleRef"]["name"] == ROLE
-    (subject,) = binding["subjects"]
-    assert (subject["namespace"], subject["name"]) == (account["metadata"]["namespace"], account["metadata"]["name"])
-    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["serviceAccountName"] == account["metadata"]["name"]
-    (container,) = pod["containers"]
+def test_the_nightly_cron_job_runs_the_command_with_its_role_one_at_a_time_and_within_its_window() -> None:
+    found = nightly()
+    assert found["ClusterRoleBinding"]["roleRef"]["name"] == ROLE
+    assert found["ClusterRoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": ROLE, "namespace": NAMESPACE}]
+    spec = found["CronJob"]["spec"]
+    job = spec["jobTemplate"]["spec"]
+    assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 2 * * *", "Forbid")
+    assert (job["backoffLimit"], job["activeDeadlineSeconds"]) == (0, 14400)
+    assert job["template"]["spec"]["serviceAccountName"] == ROLE
+    (container,) = job["template"]["spec"]["containers"]
     assert "env" not in container  # the command reads the settings of the installed webhook
     name, *options = container["args"]
     assert name == recolocate.name
-    assert recolocate.make_context(name, options).params["yes"]
+    chosen = recolocate.make_context(name, options).params
+    assert (chosen["yes"], chosen["all_namespaces"], chosen["most"], chosen["output"]) == (True, True, 10, "json")
+    service = find_one(render(NIGHTLY), "Service")["spec"]["selector"]
+    assert not service.items() <= job["template"]["metadata"]["labels"].items()

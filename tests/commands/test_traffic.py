@@ -131,6 +131,32 @@ def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: An
 
 
 @pytest.mark.parametrize(
+    ("options", "moved", "left_out"),
+    [
+        (["--min-iops", "3"], ["busy", "quiet"], 1),
+        (["--min-throughput", "5"], ["busy"], 2),
+        (["--min-iops", "31", "--min-throughput", "4"], ["busy", "quiet"], 1),
+        (["--min-iops", "31"], [], 3),
+        (["--min-throughput", "40", "quiet", "busy"], ["busy"], 1),
+    ],
+)
+def test_recolocate_moves_only_what_is_worth_it(
+    run: Any, fake: FakePrometheus, options: list[str], moved: list[str], left_out: int
+) -> None:
+    found = run("recolocate", "--prometheus", fake.url, "-o", "json", *options)
+    assert [json.loads(line)["name"] for line in found.stdout.splitlines()] == moved
+    assert f"have less disk traffic over the network: {left_out}\n" in found.stderr
+
+
+def test_without_traffic_a_limit_on_it_is_refused(run: Any, fake: FakePrometheus) -> None:
+    refused = run("recolocate", "--min-iops", "9")
+    assert (refused.exit_code, "--min-throughput require --prometheus" in refused.stderr) == (2, True)
+    fake.content = fake.answer([])
+    refused = run("recolocate", "--min-throughput", "9", "--yes", "--prometheus", fake.url)
+    assert (refused.exit_code, "so no VM can be selected" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("status", "content", "problem"),
     [
         (401, b"Unauthorized", "status 401: no response of Prometheus' API; specify --prometheus-token"),

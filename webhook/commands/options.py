@@ -1,7 +1,7 @@
 """Options that several subcommands share, the connection to the selected cluster, and output for programs."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
     context.meta[parameter.opts[0]] = value
 
 
+impersonation = partial(click.option, expose_value=False, callback=_keep)
 live_options = together(
     click.option(
         "--kubeconfig", type=click.Path(), metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."
@@ -84,17 +85,8 @@ live_options = together(
         shell_complete=complete("context"),
         help="The kubeconfig context. Default: the current context.",
     ),
-    click.option(
-        "--as", metavar="USER", expose_value=False, callback=_keep, help="Impersonate a user, also a service account."
-    ),
-    click.option(
-        "--as-group",
-        metavar="GROUP",
-        multiple=True,
-        expose_value=False,
-        callback=_keep,
-        help="Impersonate a group of the user. Can be repeated.",
-    ),
+    impersonation("--as", metavar="USER", help="Impersonate a user, also a service account."),
+    impersonation("--as-group", metavar="GROUP", multiple=True, help="Impersonate this group, too. Can be repeated."),
 )
 
 prometheus_options = together(
@@ -111,6 +103,17 @@ prometheus_options = together(
         metavar="TOKEN",
         help="The bearer token for Prometheus. Default: the environment variable PROMETHEUS_TOKEN.",
     ),
+)
+
+
+# Of the commands that report on the VMs of a cluster or a snapshot.
+fleet_options = together(
+    all_namespaces_option("Report on all namespaces. The default for a snapshot."),
+    namespace_option,
+    selector_option,
+    snapshot_option,
+    prometheus_options,
+    live_options,
 )
 
 

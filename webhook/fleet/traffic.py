@@ -84,6 +84,12 @@ def crossing(status: Status, rates: Rates) -> Traffic:
     return total
 
 
+def reaches(traffic: Traffic, least: Traffic) -> bool:
+    """Return whether a VM's traffic reaches one of two limits. 0 is no limit, and without one, all traffic does."""
+    pairs = ((least.operations, traffic.operations), (least.bytes, traffic.bytes))
+    return least == Traffic() or any(0 < limit <= value for limit, value in pairs)
+
+
 def summarize_traffic(traffic: Iterable[Traffic]) -> JsonObject:
     """Return the sum of what crosses the network, and how few of the VMs with such traffic make most of its bytes."""
     found = sorted((each for each in traffic if each != Traffic()), key=lambda each: each.bytes, reverse=True)

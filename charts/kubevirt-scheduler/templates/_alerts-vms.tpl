@@ -80,4 +80,20 @@
       `kubectl get pods -A -l kubevirt.io=virt-launcher --field-selector status.phase=Pending`. Then stop and start each VM with virtctl, or
       repair its node. `no-leader`: no replica reports {{ if $releases }}or releases {{ end }}such pins; the replicas' logs show why they can't
       update Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.leaseName" . }}.
+{{- if .Values.recolocate.schedule }}
+{{- $job := printf "namespace=%q,job_name=~\"%s-recolocate-[0-9]+\"" .Release.Namespace (include "kubevirt-scheduler.fullname" .) }}
+{{- $cronjob := printf "namespace=%q,cronjob=\"%s-recolocate\"" .Release.Namespace (include "kubevirt-scheduler.fullname" .) }}
+- alert: KubevirtSchedulerRecolocateFailed
+  # kube-state-metrics exports these, also of a failed Job that is older than the last success. The deadline ends a maintenance window, not a
+  # failed run: https://github.com/kubernetes/kube-state-metrics/blob/01ec07a8/internal/store/job.go
+  expr: |-
+    max(kube_job_status_start_time{ {{- $job -}} } and on (namespace, job_name) kube_job_status_failed{ {{- $job -}} ,reason!="DeadlineExceeded"} > 0)
+    > (max(kube_cronjob_status_last_successful_time{ {{- $cronjob -}} }) or vector(0))
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: The last nightly run of recolocate stopped.
+    description: A live migration failed, or the run couldn't read the cluster. It created no further migration, and VMs may run apart from their storage. The log of the Job's pod has the cause.
+{{- end }}
 {{- end }}

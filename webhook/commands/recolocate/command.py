@@ -1,7 +1,7 @@
 """`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,8 @@ from webhook.commands.suggestions import complete, not_found
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State
-from webhook.fleet.traffic import Rates
+from webhook.fleet.traffic import Rates, Traffic, crossing, reaches
+from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
@@ -83,6 +84,8 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
+@click.option("--min-iops", type=click.IntRange(1), metavar="N", help="Only VMs with N operations/s over the network.")
+@click.option("--min-throughput", type=click.IntRange(1), metavar="MB", help="Or only those with so many megabytes/s.")
 @snapshot_option
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
@@ -98,6 +101,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     most: int | None,
     parallel: int,
     settle: int,
+    min_iops: int | None,
+    min_throughput: int | None,
     snapshots: tuple[Path, ...],
     restart_list: bool,
     output: str,
@@ -128,19 +133,13 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     if snapshots and yes:
         raise click.UsageError("--snapshot cannot be combined with --yes: a file has no VMs to migrate")
-    cluster = None if snapshots else connect(**live)
-    if cluster:
-        webhook, default = find_webhook(cluster), cluster.namespace
-        _check_version(cluster)
-        read: Read = partial(_read, cluster, webhook.predicting)
-    else:
-        fleet = read_fleet(snapshots, live)
-        webhook, default, read = fleet.webhook, fleet.namespace, lambda: (fleet.inventory, frozenset())
+    least = Traffic((min_throughput or 0) * 1e6, min_iops or 0)
+    rates = _read_rates(prometheus, prometheus_token, least)
+    cluster, webhook, default, read = _source(snapshots, live)
     scope = Scope(
         None if all_namespaces else namespace or default or None, parse_selector(selector), frozenset(exclude)
     )
-    rates = read_rates(prometheus, prometheus_token)
-    plan = partial(_plan, read, scope, names, webhook.predicting, rates)
+    plan = partial(_plan, read, scope, names, webhook.predicting, rates, least)
     proposals = plan(is_first=True)
     show_settings(webhook)
     if restart_list:
@@ -164,11 +163,30 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(render(list(map(describe, proposals)), most), nl=False)
 
 
-def _check_version(cluster: ClusterClient) -> None:
+def _read_rates(prometheus: str, token: str, least: Traffic) -> Rates:
+    """Return the disk traffic of all VMs. With a limit on it, raises UsageError or BadInput if it is not known."""
+    rates, limited = read_rates(prometheus, token), least != Traffic()
+    if limited and not prometheus:
+        raise click.UsageError("--min-iops and --min-throughput require --prometheus: the disk traffic of the VMs")
+    if limited and not rates:
+        raise BadInput("--min-iops and --min-throughput: Prometheus has no disk traffic, so no VM can be selected")
+    return rates
+
+
+def _source(
+    snapshots: Sequence[Path], live: Mapping[str, str | None]
+) -> tuple[ClusterClient | None, Webhook, str, Read]:
+    """Return the cluster, None for files, the webhook there, the default namespace, and what reads the cluster."""
+    if snapshots:
+        fleet = read_fleet(snapshots, live)
+        return None, fleet.webhook, fleet.namespace, lambda: (fleet.inventory, frozenset())
+    cluster = connect(**live)
+    webhook = find_webhook(cluster)
     with answered():
         supported = supports_added_node_selector(cluster)
     if not supported:
         raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
+    return cluster, webhook, cluster.namespace, partial(_read, cluster, webhook.predicting)
 
 
 def _read(cluster: ClusterClient, settings: Settings) -> tuple[Inventory, frozenset[Key]]:
@@ -178,12 +196,13 @@ def _read(cluster: ClusterClient, settings: Settings) -> tuple[Inventory, frozen
         return inventory, frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
 
 
-def _plan(  # noqa: PLR0913 (what the command knows)
+def _plan(  # noqa: PLR0913, PLR0917 (what the command knows)
     read: Read,
     scope: Scope,
     names: Sequence[str],
     settings: Settings,
     rates: Rates,
+    least: Traffic,
     *,
     is_first: bool = False,
 ) -> list[Proposal]:
@@ -199,7 +218,12 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
     chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]
-    return make_plan(chosen, inventory.store, Surroundings(settings, unfinished, rates))
+    worth = [each for each in chosen if reaches(crossing(each, rates), least)]
+    if is_first and len(worth) < len(chosen):
+        click.echo(
+            f"Left out, because they have less disk traffic over the network: {len(chosen) - len(worth)}", err=True
+        )
+    return make_plan(worth, inventory.store, Surroundings(settings, unfinished, rates))
 
 
 def _print_risks(named: Sequence[Proposal], settle: int | None) -> None:

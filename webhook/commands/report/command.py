@@ -8,16 +8,7 @@ import click
 from webhook.commands.drain_check import describe_drains
 from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import (
-    all_namespaces_option,
-    as_data,
-    live_options,
-    namespace_option,
-    output_option,
-    prometheus_options,
-    selector_option,
-    snapshot_option,
-)
+from webhook.commands.options import as_data, fleet_options, output_option
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
@@ -34,12 +25,9 @@ MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
 @click.argument("what", type=click.Choice(["vms", "nodes"]), default="vms", metavar="[vms|nodes]")
-@all_namespaces_option("Report on all namespaces. The default for a snapshot.")
-@namespace_option
-@selector_option
+@fleet_options
 @click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
 @click.option("--workloads", is_flag=True, help="Also count the opted-in pods that are no VMs.")
-@snapshot_option
 @output_option(
     "table",
     "wide",
@@ -57,8 +45,6 @@ MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
 )
 @click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
-@prometheus_options
-@live_options
 def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     what: str,
     all_namespaces: bool,
@@ -113,7 +99,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
 
 def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, drains: bool = True) -> JsonObject:
-    """Return the report on the VMs in the scope, and where it comes from; with `drains`, what a drain of each node does."""
+    """Return the report on the VMs in the scope; with `drains`, also what a drain of each node does."""
     settings = fleet.webhook.predicting
     statuses = list(assess_all(fleet.inventory, scope, settings))
     found = fleet.origin() | build_report(statuses, fleet.inventory, Surroundings(settings, rates=rates))

@@ -12,54 +12,36 @@ import click
 
 from webhook.commands.fleet_source import Scope, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import (
-    all_namespaces_option,
-    live_options,
-    namespace_option,
-    prometheus_options,
-    selector_option,
-    snapshot_option,
-)
+from webhook.commands.options import fleet_options
 from webhook.commands.report import page
 from webhook.commands.report.command import report_on
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.documents import BadInput
 
 LOOPBACK = "127.0.0.1"
-SLOWEST_CLIENT = 10.0  # seconds; a browser opens connections in advance, and sends nothing on them
+PATHS = {"/": "text/html", "/report.json": "application/json"}
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+SECONDS = click.IntRange(1, 3600)
 
 
 @click.command(short_help="serve the report as a page that follows the cluster")
-@all_namespaces_option("Report on all namespaces. The default for a snapshot.")
-@namespace_option
-@selector_option
-@snapshot_option
+@fleet_options
 @click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0 picks a free port.")
-@click.option(
-    "--interval",
-    type=click.IntRange(1, 3600),
-    default=5,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long an open page waits before the next reading of the cluster.",
-)
-@prometheus_options
-@live_options
+@click.option("--interval", type=SECONDS, default=5, show_default=True, help="Seconds between two readings of a page.")
 def dashboard(  # noqa: PLR0913, PLR0917 (one parameter per option)
     all_namespaces: bool,
     namespace: str | None,
     selector: str,
     snapshots: tuple[Path, ...],
-    port: int,
-    interval: int,
     prometheus: str,
     prometheus_token: str,
+    port: int,
+    interval: int,
     **live: str | None,
 ) -> None:
     """Serve the page of `report -o html` on this machine, until Ctrl-C. It follows the cluster.
@@ -74,8 +56,7 @@ def dashboard(  # noqa: PLR0913, PLR0917 (one parameter per option)
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    labels, context = parse_selector(selector), click.get_current_context()
-    first = read_fleet(snapshots, live)
+    labels, context, first = parse_selector(selector), click.get_current_context(), read_fleet(snapshots, live)
     scope = Scope(None if all_namespaces else namespace or first.namespace or None, labels)
 
     def read() -> JsonObject:
@@ -108,42 +89,42 @@ class PageServer(ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def content(self, path: str) -> tuple[str, str] | None:
-        """Return the media type and the content of a path, None for any other path. Raises BadInput."""
-        if path not in ("/", "/report.json"):
-            return None
+    def content(self, path: str) -> str:
+        """Return the page, or its report as JSON. Raises BadInput."""
         with self._lock:
             report = self._read()
-        if path == "/":
-            return "text/html", page.render(report, self._interval)
-        return "application/json", page.embedded_json(report)
+        return page.render(report, self._interval) if path == "/" else page.embedded_json(report)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
-    timeout = SLOWEST_CLIENT
+    timeout = 10.0  # seconds; a browser opens connections in advance, and sends nothing on them
 
     def do_GET(self) -> None:
         """Respond with the page, its report, or an error."""
+        path = self.path.partition("?")[0]
         if self.headers.get("Host") not in self.server.hosts:
-            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "unknown host\n")
-            return
+            return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        if path not in PATHS:
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        status, media_type = HTTPStatus.OK, PATHS[path]
         try:
-            found = self.server.content(self.path.partition("?")[0])
+            body = self.server.content(path).encode()
         except BadInput as error:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "application/json", page.embedded_json({"error": str(error)}))
-            return
-        self._send(HTTPStatus.OK, *found) if found else self._send(HTTPStatus.NOT_FOUND, "text/plain", "no such path\n")
-
-    def _send(self, status: HTTPStatus, media_type: str, content: str) -> None:
-        body = content.encode()
+            status, media_type = HTTPStatus.SERVICE_UNAVAILABLE, PATHS["/report.json"]
+            body = page.embedded_json({"error": str(error)}).encode()
         self.send_response(status)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
         self.send_header("Content-Type", f"{media_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        return None
+
+    def end_headers(self) -> None:
+        """Add the headers of all responses."""
+        for header in HEADERS.items():
+            self.send_header(*header)
+        super().end_headers()
 
     def log_message(self, *_: object) -> None:
         """Log no requests."""
