@@ -30,6 +30,8 @@ CONTEXTS: dict[str, Object] = {
     "podDisruptionBudget.minAvailable": {"replicas": 3},
     "networkPolicy.enabled": {"networkPolicy": {"apiServers": ["192.0.2.0/28"]}},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
+    "recolocate.args": {"recolocate": {"schedule": "0 2 * * *"}},
+    "recolocate.deadlineSeconds": {"recolocate": {"schedule": "0 2 * * *"}},
 }
 # The schema, and values that differ from the defaults.
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
