@@ -75,7 +75,7 @@ def test_help_lists_the_commands_and_examples_in_lines_and_an_unknown_command_is
     assert "kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json" in lines
     names = [line.split()[0] for line in run_cli("--help").stdout.split("Commands:\n")[1].splitlines()]
     assert names == list(COMMANDS)
-    assert names[:3] == ["doctor", "report", "explain"]
+    assert names[:3] == ["doctor", "report", "dashboard"]
     assert run_cli("--version").stdout == f"kubevirt-scheduler {__version__}\n"
     unknown = run_cli("raport")
     assert (unknown.exit_code, "Did you mean 'report'?" in unknown.stderr) == (2, True)
