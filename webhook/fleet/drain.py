@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import chain, islice
 
-from webhook.fleet.forecast_catalog import forecast
+from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, make_plan, target_candidate, why_not_evacuated
 from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.states import Status, admits
@@ -151,7 +151,8 @@ def _evicted(vm: Affected, site: Site, drained: Sequence[str], placed: list[Pod]
     effect, why = _on_eviction(vm.status, site, refusal)
     if machine.template is None or machine.manifest is None:
         return replace(vm, effects=(effect,), why=why or "where it can run is unknown")
-    later = forecast(site.catalog, placed=[pod for pod in placed if vm.move is None or pod is not vm.move.pod])
+    others = PlannedPods(pod for pod in placed if vm.move is None or pod is not vm.move.pod)
+    later = forecast(site.catalog, placed=others)
     failures = list[str]()
     nodes = sorted(node.name for node in site.catalog.all_nodes() if node.name not in drained)
     targets = list(islice(_fitting(vm, nodes, later, failures, migrates=refusal is None), most))

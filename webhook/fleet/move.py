@@ -3,12 +3,13 @@
 In the plan, each move or restart takes its place before the next one is evaluated.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 
-from webhook.fleet.forecast_catalog import forecast
+from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.next_pod import target_pod
 from webhook.fleet.states import Future, Machine, State, Status, decide_start
 from webhook.fleet.traffic import Rates, Traffic, crossing
@@ -103,6 +104,7 @@ class Surroundings:
     settings: Settings
     unfinished: Collection[Key] = ()  # the VMs that have an unfinished migration
     rates: Rates = field(default_factory=dict)  # empty if unknown
+    hostnames: Mapping[str, int] = field(default_factory=dict)  # nodes with each label; counted if empty
 
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
@@ -116,7 +118,7 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     candidate = target_candidate(machine, target, catalog)
     hostname = _hostname(target, catalog)
-    if sum(each.labels.get(HOSTNAME) == hostname for each in catalog.all_nodes()) > 1:
+    if (around.hostnames or hostnames(catalog)).get(hostname, 0) > 1:
         detail = f"{target} shares its label {HOSTNAME}={hostname} with another node, so a migration can't name it"
         return Refusal(Hindrance.SHARED_HOSTNAME, detail)
     if failed := first_failed_check(candidate):
@@ -136,6 +138,11 @@ def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candida
     hostname, labels = _hostname(target, catalog), source.labels if source else {}
     pod = target_pod(mapping(machine.template), mapping(machine.manifest), machine.vmi, hostname, labels)
     return Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
+
+
+def hostnames(catalog: Catalog) -> Counter[str]:
+    """Count the nodes with each label `kubernetes.io/hostname`."""
+    return Counter(node.labels.get(HOSTNAME, "") for node in catalog.all_nodes())
 
 
 def _hostname(node: str, catalog: Catalog) -> str:
@@ -256,12 +263,14 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
 
     A pod that leaves a node doesn't free its resources there: it may leave later, or not at all.
     """
-    placed: list[Pod] = []
+    placed = PlannedPods()
+    around = replace(around, hostnames=around.hostnames or hostnames(catalog))
     found, refused = list[Proposal](), list[Proposal]()
     for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
         result = plan_move(proposal.status, around, forecast(catalog, placed=placed))
         if isinstance(result, Move):
-            placed += [result.pod] if result.pod else []
+            if result.pod:
+                placed.add(result.pod)
             found.append(replace(proposal, result=result))
         else:
             gained = gain(proposal.status, catalog, restarted=True)
@@ -286,12 +295,13 @@ def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Propos
     return Proposal(status, none, gained, classes=classes, traffic=traffic)
 
 
-def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: list[Pod]) -> bool:
+def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: PlannedPods) -> bool:
     """Return whether a restart still brings the VM to its storage after the plan so far, and place its next pod."""
     start = status.start
     if start is None or start.future is Future.FOLLOWS:  # the VM starts on any node
         return start is not None
     later = forecast(catalog, start.stopped, placed)
     decision = decide_start(status.machine, status.opted_in_by, later, around.settings)
-    placed += [decision.reservation] if decision.reservation else []
+    if decision.reservation:
+        placed.add(decision.reservation)
     return decision.outcome is Outcome.PINNED

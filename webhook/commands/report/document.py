@@ -2,9 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
+from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, hostnames, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
@@ -23,6 +24,7 @@ DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
     """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
     catalog = inventory.store
+    around = replace(around, hostnames=hostnames(catalog))
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
@@ -31,7 +33,8 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
     if traffic:
         statuses = sorted(statuses, key=lambda each: traffic[each.machine.key], reverse=True)
-    nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers(around.settings)) for each in statuses}
+    servers = inventory.servers(around.settings)
+    nfs = {each.machine.key: over_nfs(each, catalog, servers) for each in statuses}
     volumes = inventory.volume_data()
     return {
         "vms": [
