@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +29,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("no-deadline")
+
+# xdist sets it, and the commands take it for the width of a terminal.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of the test

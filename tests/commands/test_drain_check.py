@@ -153,7 +153,7 @@ def test_kubevirts_default_strategy_counts() -> None:
 
 def test_the_page_has_the_same_rows_for_each_node(snapshot: Path) -> None:
     page = run("report", "-A", "--snapshot", snapshot, "-o", "html").stdout
-    found = re.search(r'<script type="application/json" id="report">(.*?)</script>', page)
+    found = re.search(r'<script type="application/json" id="report"[^>]*>(.*?)</script>', page)
     assert found
     shown = {each["name"]: each["drain"] for each in json.loads(found[1])["nodes"]}
     expected = json.loads(run("drain-check", "node-a", "--snapshot", snapshot, "-o", "json").stdout)

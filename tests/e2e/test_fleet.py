@@ -141,7 +141,7 @@ class Fleet:
         """Return the report that the page shows."""
         arguments = ["-n", self.scenario.namespace, "-o", "html", "--kubeconfig", str(self.plane.kubeconfig)]
         page = CliRunner().invoke(commands, ["report", *arguments], catch_exceptions=False).stdout
-        found = re.search(r'<script type="application/json" id="report">(.*?)</script>', page)
+        found = re.search(r'<script type="application/json" id="report"[^>]*>(.*?)</script>', page)
         assert found
         return json.loads(found[1])
 
