@@ -25,6 +25,7 @@ from tests.support.builders import (
 from webhook.catalog import kinds
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
+from webhook.placement.objects.pod import _stored_once
 from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
 
@@ -134,6 +135,14 @@ OVERSIZED = {
     "many namespaces": {"affinity": pod_anti_affinity(pod_term({}, namespaces=[f"space-{n}" for n in range(200)]))},
     "many values": {"affinity": pod_affinity(pod_term(None, labelSelector=ONE_OF_MANY))},
 }
+
+
+def test_long_labels_of_a_made_up_review_are_not_kept_for_other_pods() -> None:
+    before = _stored_once.cache_info().currsize
+    fact = kinds.read_pod(pod("one", labels={"long": "x" * 400}))
+    assert fact
+    assert fact.labels == {"long": "x" * 400}
+    assert _stored_once.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("details", OVERSIZED.values(), ids=OVERSIZED)

@@ -199,6 +199,15 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
     assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
 
 
+def test_only_a_changed_capacity_of_a_node_evaluates_its_pins_again() -> None:
+    store = catalog(node(), vmi(), pinned_vm_pod("one"))
+    store.pins.counting()
+    store.put(read_node(node(labels={"changed": "true"})))
+    assert not store.pins._changed
+    store.put(read_node(node(allocatable={"cpu": "1"})))
+    assert store.pins._changed
+
+
 def test_beyond_the_limit_the_failures_of_the_owner_recorded_first_are_forgotten() -> None:
     releases = Releases(FakeClock())
     for number in range(MAX_OWNERS + 1):

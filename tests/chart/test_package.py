@@ -61,8 +61,11 @@ def test_a_chart_passes_helm_lint_without_a_remark(chart: Path) -> None:
     assert "[INFO]" not in helm("lint", "--strict", chart)
 
 
+ALL_ALERTS = ["--set=prometheusRule.enabled=true", "--set=recolocate.schedule=0 3 * * *"]
+
+
 def test_the_alerts_of_the_packaged_chart_link_to_the_runbooks_of_its_version(dist: Path) -> None:
-    objects = yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE, "--set=prometheusRule.enabled=true"))
+    objects = yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE, *ALL_ALERTS))
     page, anchors = f"{SOURCE}/blob/v{__version__}/docs/runbooks/README.md#", set()
     for rule in alert_rules([each for each in objects if each]):
         assert rule["annotations"]["runbook_url"].startswith(page)

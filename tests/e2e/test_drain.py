@@ -22,7 +22,6 @@ from tests.support.measured import Measured
 from tests.support.migration_controller import MigrationController
 from tests.support.paths import ROOT
 from tests.support.playground.simulation import KubeVirt
-from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM, Webhook
 
@@ -43,40 +42,6 @@ VMS: dict[str, tuple[int, int | None, str]] = {
     "elsewhere": (2, 0, "LiveMigrate"),
     "untouched": (2, 2, "LiveMigrate"),
 }
-
-
-class Remount(ReconcileLoop):
-    """What Longhorn 1.12 does after it replaced a share-manager: it deletes the pods that used the volume before.
-
-    controller/kubernetes_pod_controller.go, `handlePodDeletionIfVolumeRequestRemount`
-    """
-
-    def __init__(self, scenario: Scenario, claims: dict[str, str]) -> None:
-        super().__init__("remount", self._remount)
-        self._scenario, self._claims = scenario, claims  # volumes by claim
-        self._used: dict[str, tuple[str, set[str]]] = {}  # by claim: the last server that ran, and its users
-
-    def _remount(self) -> None:
-        for claim, volume in self._claims.items():
-            server = self._scenario.longhorn.pod(volume) or {}
-            if server.get("status", {}).get("phase") != "Running":
-                continue
-            uid, users = server["metadata"]["uid"], self._users(claim)
-            last, remembered = self._used.get(claim, (uid, set()))
-            if uid != last:
-                for pod in users & remembered:
-                    self._scenario.delete(pod)
-            self._used[claim] = uid, users
-
-    def _users(self, claim: str) -> set[str]:
-        found = self._scenario.plane.request("GET", self._scenario.pods)["items"]
-        source = {"persistentVolumeClaim": {"claimName": claim}}
-        alive = (pod for pod in found if pod["status"].get("phase") == "Running")
-        return {
-            pod["metadata"]["name"]
-            for pod in alive
-            if any(each | source == each for each in pod["spec"].get("volumes", []))
-        }
 
 
 class Cluster:
@@ -222,10 +187,8 @@ def cluster(
         found = Cluster(scenario, kubevirt)
         webhook.show_installed(found.nodes[3])
         found.populate()
-        if request.param == DELETES_PODS:
-            remount = Remount(scenario, found.claims)
-            remount.start()
-            stack.callback(remount.stop)
+        stack.callback(setattr, longhorn, "deletes_consumers", longhorn.deletes_consumers)
+        longhorn.deletes_consumers = request.param == DELETES_PODS
         yield found
 
 
