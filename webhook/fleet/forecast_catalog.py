@@ -1,7 +1,7 @@
 """A catalog of the cluster as it will be: share-managers have stopped, and a plan has placed pods."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from webhook.placement.catalog import Catalog, CatalogProxy
@@ -9,24 +9,46 @@ from webhook.placement.objects.facts import Key, Pod, ShareManager
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 STOPPED = "stopped"
+Label = tuple[str, str]
 
 
 class PlannedPods:
-    """The pods that a plan has placed, by node and by namespace. A plan for 5,000 VMs asks for them for each VM."""
+    """The pods that a plan has placed. A plan for 5,000 VMs asks for them for each VM, so each query has an index."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self.by_node: defaultdict[str, list[Pod]] = defaultdict(list)
-        self.by_namespace: defaultdict[str, list[Pod]] = defaultdict(list)
-        self.repelling: list[Pod] = []  # with a required anti-affinity
-        for pod in pods:
-            self.add(pod)
+        self._by_namespace: defaultdict[str, list[Pod]] = defaultdict(list)
+        self._by_label: defaultdict[tuple[str, Label], list[Pod]] = defaultdict(list)  # with the namespace
+        # The required anti-affinity terms by a label of the pods that they repel; None for any.
+        self._terms: defaultdict[Label | None, list[tuple[Pod, AffinityTerm]]] = defaultdict(list)
+        self.extend(pods)
 
-    def add(self, pod: Pod) -> None:
-        """Place a pod."""
-        self.by_node[pod.effective_node].append(pod)
-        self.by_namespace[pod.namespace].append(pod)
-        if pod.anti_affinity:
-            self.repelling.append(pod)
+    def extend(self, pods: Iterable[Pod]) -> None:
+        """Place pods."""
+        for pod in pods:
+            self.by_node[pod.effective_node].append(pod)
+            self._by_namespace[pod.namespace].append(pod)
+            for label in pod.labels.items():
+                self._by_label[pod.namespace, label].append(pod)
+            for term in pod.anti_affinity:
+                for repelled in _one_of(term.selector or ()):
+                    self._terms[repelled].append((pod, term))
+
+    def matching(self, namespace: str, selector: Selector) -> Iterator[Pod]:
+        """Yield the pods of a namespace that the selector may select."""
+        for label in _one_of(selector):
+            yield from self._by_label.get((namespace, label), ()) if label else self._by_namespace.get(namespace, ())
+
+    def repelling(self, labels: Mapping[str, str]) -> Iterator[tuple[Pod, AffinityTerm]]:
+        """Yield the terms that may select a pod with these labels."""
+        for label in (None, *labels.items()):
+            yield from self._terms.get(label, ())
+
+
+def _one_of(selector: Selector) -> list[Label] | list[None]:
+    """Return labels of which each selected object has one, or None if the selector names no values."""
+    found = ([(requirement.key, value) for value in requirement.equal_to] for requirement in selector)
+    return next(filter(None, found), [None])
 
 
 NO_PODS = PlannedPods()
@@ -51,23 +73,20 @@ class _Forecast(CatalogProxy):
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         total = Counter(self._catalog.requested(node, excluding))
-        for pod in self._placed.by_node.get(node, ()):
-            if pod.key != excluding:
-                total.update(pod.requests)
+        for requests in (pod.requests for pod in self._placed.by_node.get(node, ()) if pod.key != excluding):
+            total.update(requests)
         return total
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
-        planned = self._placed.by_namespace.get(namespace, ())
-        return chain(self._catalog.placed_pods(namespace, selector), planned)
+        return chain(self._catalog.placed_pods(namespace, selector), self._placed.matching(namespace, selector))
 
     def repelling_terms(
         self, namespace: str, labels: Mapping[str, str], *, own: bool
     ) -> Iterable[tuple[Pod, AffinityTerm]]:
-        planned = [
+        planned = (
             (pod, term)
-            for pod in self._placed.repelling
+            for pod, term in self._placed.repelling(labels)
             if (pod.namespace == namespace) is own
-            for term in pod.anti_affinity
             if namespace in term.namespaces or term.namespace_selector is not None
-        ]
+        )
         return chain(self._catalog.repelling_terms(namespace, labels, own=own), planned)

@@ -269,8 +269,7 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
     for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
         result = plan_move(proposal.status, around, forecast(catalog, placed=placed))
         if isinstance(result, Move):
-            if result.pod:
-                placed.add(result.pod)
+            placed.extend(filter(None, [result.pod]))
             found.append(replace(proposal, result=result))
         else:
             gained = gain(proposal.status, catalog, restarted=True)
@@ -302,6 +301,5 @@ def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed:
         return start is not None
     later = forecast(catalog, start.stopped, placed)
     decision = decide_start(status.machine, status.opted_in_by, later, around.settings)
-    if decision.reservation:
-        placed.add(decision.reservation)
+    placed.extend(filter(None, [decision.reservation]))
     return decision.outcome is Outcome.PINNED

@@ -1,5 +1,6 @@
 """Load a snapshot: read files that `kubevirt-scheduler snapshot` or `kubectl get -o yaml` wrote."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,13 +23,17 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     Also returns the object by which a snapshot describes itself, empty without one.
     """
     inventory, description, found = Inventory(), JsonObject(), 0
-    known, others = kinds(""), tool_kinds("")  # files may be of any namespace of Longhorn's
+    known = kinds("")  # files may be of any namespace of Longhorn's
+    by_name: defaultdict[tuple[str, str], list[Kind]] = defaultdict(list)
+    for kind in (*known, *tool_kinds("")):
+        by_name[kind.group, kind.name].append(kind)
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 description = item
                 inventory.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
-            for kind in (each for each in (*known, *others) if each.is_of(*version_and_kind)):
+            api_version, name = version_and_kind
+            for kind in by_name.get((api_version.rpartition("/")[0], name), ()):
                 found += kind in known
                 _put(inventory, document, kind, item)
     if not found:
