@@ -5,6 +5,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
 from webhook.placement.objects.facts import Fact, Key, Node, VirtualMachineInstance, Volume
+from webhook.placement.objects.kubevirt import HOSTNAME
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
@@ -68,15 +69,21 @@ class Table(Generic[F]):
 
 
 class Nodes(Table[Node]):
-    """The nodes, also indexed by each extended resource that they report."""
+    """The nodes, also indexed by each extended resource that they report, and by their label for the hostname."""
 
     def entries(self, fact: Node) -> Iterable[Entry]:
-        """Yield the extended resources, whose names have a prefix."""
-        return [(resource,) for resource in fact.allocatable or () if "/" in resource]
+        """Yield the extended resources, whose names have a prefix, and the hostname, which may differ from the name."""
+        yield from ((resource,) for resource in fact.allocatable or () if "/" in resource)
+        if hostname := fact.labels.get(HOSTNAME):
+            yield HOSTNAME, hostname
 
     def report(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
         return bool(self.indexed(resource))
+
+    def with_hostname(self, hostname: str) -> Collection[Node]:
+        """List the nodes with this label for the hostname."""
+        return self.indexed(HOSTNAME, hostname)
 
 
 class Volumes(Table[Volume]):

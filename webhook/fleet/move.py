@@ -3,8 +3,7 @@
 In the plan, each move or restart takes its place before the next one is evaluated.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
@@ -104,7 +103,6 @@ class Surroundings:
     settings: Settings
     unfinished: Collection[Key] = ()  # the VMs that have an unfinished migration
     rates: Rates = field(default_factory=dict)  # empty if unknown
-    hostnames: Mapping[str, int] = field(default_factory=dict)  # nodes with each label; counted if empty
 
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
@@ -118,7 +116,7 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     candidate = target_candidate(machine, target, catalog)
     hostname = _hostname(target, catalog)
-    if (around.hostnames or hostnames(catalog)).get(hostname, 0) > 1:
+    if len(catalog.nodes_with_hostname(hostname)) > 1:
         detail = f"{target} shares its label {HOSTNAME}={hostname} with another node, so a migration can't name it"
         return Refusal(Hindrance.SHARED_HOSTNAME, detail)
     if failed := first_failed_check(candidate):
@@ -138,11 +136,6 @@ def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candida
     hostname, labels = _hostname(target, catalog), source.labels if source else {}
     pod = target_pod(mapping(machine.template), mapping(machine.manifest), machine.vmi, hostname, labels)
     return Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
-
-
-def hostnames(catalog: Catalog) -> Counter[str]:
-    """Count the nodes with each label `kubernetes.io/hostname`."""
-    return Counter(node.labels.get(HOSTNAME, "") for node in catalog.all_nodes())
 
 
 def _hostname(node: str, catalog: Catalog) -> str:
@@ -264,7 +257,6 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
     A pod that leaves a node doesn't free its resources there: it may leave later, or not at all.
     """
     placed = PlannedPods()
-    around = replace(around, hostnames=around.hostnames or hostnames(catalog))
     found, refused = list[Proposal](), list[Proposal]()
     for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
         result = plan_move(proposal.status, around, forecast(catalog, placed=placed))

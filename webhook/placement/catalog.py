@@ -60,6 +60,9 @@ class Catalog(Protocol):
     def all_nodes(self) -> Collection[Node]:
         """List the nodes."""
 
+    def nodes_with_hostname(self, hostname: str) -> Collection[Node]:
+        """List the nodes whose label `kubernetes.io/hostname` has this value."""
+
     def csi_node(self, name: str) -> CSINode | None:
         """Find the CSI drivers on a node."""
 
@@ -142,6 +145,7 @@ class CatalogProxy:
     storage_class = _asked(Catalog.storage_class)
     node = _asked(Catalog.node)
     all_nodes = _asked(Catalog.all_nodes)
+    nodes_with_hostname = _asked(Catalog.nodes_with_hostname)
     csi_node = _asked(Catalog.csi_node)
     has_nodes = _asked(Catalog.has_nodes)
     is_reported = _asked(Catalog.is_reported)

@@ -2,10 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, hostnames, make_plan, plan_move
+from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
@@ -24,7 +23,6 @@ DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
     """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
     catalog = inventory.store
-    around = replace(around, hostnames=hostnames(catalog))
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
