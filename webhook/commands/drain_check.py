@@ -1,6 +1,5 @@
 """`kubevirt-scheduler drain-check`: what a drain of nodes does to VMs, and in which order to prepare it."""
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from webhook.catalog.inventory import Inventory
 from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_settings
 from webhook.commands.options import as_data, live_options, output_option, snapshot_option
 from webhook.commands.suggestions import complete
-from webhook.commands.tables import NO_VALUE, render_table
+from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.drain import Affected, Drain, Effect, Site, check_drain, steps
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Status
@@ -140,7 +139,7 @@ def _notes(drain: Drain, inventory: Inventory) -> list[str]:
 
 
 def _render(found: JsonObject) -> str:
-    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+    columns = terminal_columns(COLUMNS)
     rows = [
         (f"{vm['namespace']}/{vm['name']}", *(vm[key] or NO_VALUE for key in ("node", "storageNode", "text", "why")))
         for vm in found["vms"]

@@ -189,8 +189,8 @@ def _fitting(
 ) -> Iterator[Candidate]:
     """Yield the nodes that can run the target of the VM's migration, or its next pod. Collect why others can't."""
     machine = vm.status.machine
+    created = Manifest(mapping(machine.template), machine.namespace)
     for node in nodes:
-        created = Manifest(mapping(machine.template), machine.namespace)
         found = target_candidate(machine, node, catalog) if migrates else Candidate(created, node, catalog)
         if failed := first_failed_check(found, _CHECKS):
             failures.append(f"{node} {failed.detail}")
@@ -241,18 +241,25 @@ def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
     # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/instance_manager_controller.go
     policy = site.longhorn(DRAIN_POLICY) or "block-if-contains-last-replica"
     for name, volume in site.data.items():
-        label = ", ".join([name, *(f"claim {'/'.join(key)}" for key in claims_of(name, site.catalog))])
         healthy = volume.healthy or frozenset()
         kept = [node for node in map(site.catalog.node, healthy.difference(drained)) if node and not node.unschedulable]
         allowed = policy == "always-allow" or (policy == "allow-if-replica-is-stopped" and not volume.attached_to)
         if not healthy.isdisjoint(drained) and not kept and not allowed:
             copied = policy.startswith("block-for-eviction")
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
-            yield Obstacle("Volume", label, f"its last healthy replica is here: {detail}", ends=copied)
-        served = site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, name)
-        if volume.attached_to in drained and not served:  # otherwise, it moves with its share-manager
+            yield Obstacle("Volume", _label(name, site), f"its last healthy replica is here: {detail}", ends=copied)
+        if volume.attached_to in drained and not _is_served(name, site):  # otherwise, it moves with its share-manager
             users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))
-            yield Obstacle("Volume", label, f"attached only here, by {users or 'no pod: detach it'}", ends=bool(users))
+            detail = f"attached only here, by {users or 'no pod: detach it'}"
+            yield Obstacle("Volume", _label(name, site), detail, ends=bool(users))
+
+
+def _is_served(volume: str, site: Site) -> bool:
+    return bool(site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, volume))
+
+
+def _label(volume: str, site: Site) -> str:
+    return ", ".join([volume, *(f"claim {'/'.join(key)}" for key in claims_of(volume, site.catalog))])
 
 
 def steps(drain: Drain) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """Load a snapshot: read files that `kubevirt-scheduler snapshot` or `kubectl get -o yaml` wrote."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,16 +23,14 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     """
     inventory, description, found = Inventory(), JsonObject(), 0
     known = kinds("")  # files may be of any namespace of Longhorn's
-    by_name: defaultdict[tuple[str, str], list[Kind]] = defaultdict(list)
-    for kind in (*known, *tool_kinds("")):
-        by_name[kind.group, kind.name].append(kind)
+    by_name = {(kind.group, kind.name): kind for kind in (*known, *tool_kinds(""))}
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 description = item
                 inventory.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             api_version, name = version_and_kind
-            for kind in by_name.get((api_version.rpartition("/")[0], name), ()):
+            if kind := by_name.get((api_version.rpartition("/")[0], name)):
                 found += kind in known
                 _put(inventory, document, kind, item)
     if not found:
