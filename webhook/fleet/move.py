@@ -78,6 +78,9 @@ class Refusal:
         return (self.reason or self.hindrance).value
 
 
+NOT_PLANNED = Refusal(Hindrance.NOT_APART, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A live migration of a VM to the node of its storage."""
@@ -279,11 +282,11 @@ def _ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Proposal:
-    none, gained = Refusal(Hindrance.NOT_APART, ""), gain(status, catalog, restarted=False)
+    gained = gain(status, catalog, restarted=False)
     claims = (catalog.claim(status.machine.namespace, each.claim) for each in status.claims)
     classes = frozenset(claim.storage_class for claim in claims if claim)
     traffic = crossing(status, around.rates) if around.rates else None
-    return Proposal(status, none, gained, classes=classes, traffic=traffic)
+    return Proposal(status, NOT_PLANNED, gained, classes=classes, traffic=traffic)
 
 
 def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: PlannedPods) -> bool:

@@ -324,8 +324,9 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObje
 
 
 def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catalog: Catalog) -> str:
-    # At a cold start, the VM prefers the nodes within the limits.
-    nodes = [node for node in catalog.all_nodes() if selects(claim.limits, node.labels)]
+    nodes = catalog.all_nodes()
+    if claim.limits:  # at a cold start, the VM prefers the nodes within them
+        nodes = [node for node in nodes if selects(claim.limits, node.labels)]
     limited = server.required_node_affinity or server.spec.get("nodeSelector")
     others = (node for node in nodes if (limited or node.taints) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):

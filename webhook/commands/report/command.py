@@ -83,7 +83,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
     fleet = read_fleet(snapshots, live)
     scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
-    found = report_on(fleet, scope, rates, drains=output == "html")
+    found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
     if not found["vms"] and scope.namespace:
         click.echo(scope.not_found, err=True)
     if workloads:
@@ -98,11 +98,13 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise SystemExit(EXIT_APART)
 
 
-def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, drains: bool = True) -> JsonObject:
-    """Return the report on the VMs in the scope; with `drains`, also what a drain of each node does."""
+def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True, drains: bool = True) -> JsonObject:
+    """Return the report on the VMs in the scope, with a plan, and with what a drain of each node does."""
     settings = fleet.webhook.predicting
     statuses = list(assess_all(fleet.inventory, scope, settings))
-    found = fleet.origin() | build_report(statuses, fleet.inventory, Surroundings(settings, rates=rates))
+    found = fleet.origin() | build_report(
+        statuses, fleet.inventory, Surroundings(settings, rates=rates), planned=planned
+    )
     if drains and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
         describe_drains(found["nodes"], statuses, fleet.inventory, settings)
     return found

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
+from webhook.fleet.move import NOT_PLANNED, Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
@@ -20,11 +20,13 @@ LOCAL = {True: "local", False: "remote", None: ""}
 DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 
 
-def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
-    """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
+def build_report(
+    statuses: Sequence[Status], inventory: Inventory, around: Surroundings, *, planned: bool
+) -> JsonObject:
+    """Return the report. The nodes count the given VMs. Unless `planned`, it has no plan, and no VM has a move."""
     catalog = inventory.store
     apart = [each for each in statuses if each.state is State.APART]
-    plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)}
+    plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)} if planned else {}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
         by_node[status.node][status.state] += 1
@@ -36,7 +38,7 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     volumes = inventory.volume_data()
     return {
         "vms": [
-            describe(status, plan_move(status, around, catalog), volumes)
+            describe(status, plan_move(status, around, catalog) if planned else NOT_PLANNED, volumes)
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             | {"nfs": nfs[status.machine.key].as_json()}
