@@ -102,7 +102,6 @@ format: venv ## format the code as `make check` requires
 docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.decisions_list
 	@$(BIN)/python -m tests.support.helm_chart
-	@$(BIN)/python -m tests.support.reasons_table
 
 # The image installs the first lock. The other locks have the same versions, plus the tools.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
