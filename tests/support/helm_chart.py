@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -144,11 +143,11 @@ def value_tables() -> str:
             headings[match[1]] = heading
     tables: dict[str, list[str]] = {}
     comments = value_comments()
-    # The keys of a map of labels are part of the default.
-    for path in dict.fromkeys(tuple(takewhile(str.isalpha, path)) for path in leaf_paths(default_values())):
-        # The comment of a parent stands at its first value. Its first sentence has to do: the rest is the trade-off.
-        above = filter(None, (comments.pop(path[:end], "") for end in range(1, len(path) + 1)))
-        meaning = " ".join(re.sub(r"(?<=[.]) (?=[A-Z`]).*", "", comment) for comment in above)
+    # A parent that has a comment is one row, with all that is below it as the default.
+    leaves = leaf_paths(default_values())
+    commented = (next(leaf[:end] for end in range(1, len(leaf) + 1) if leaf[:end] in comments) for leaf in leaves)
+    for path in dict.fromkeys(commented):
+        meaning = re.sub(r"(?<=[.]) (?=[A-Z`]).*", "", comments[path])  # the rest is the trade-off
         default = json.dumps(default_value(path), ensure_ascii=False)
         tables.setdefault(headings[path[0]], []).append(f"| `{'.'.join(path)}` | `{default}` | {meaning} |")
     head = "| value | default | meaning |\n| --- | --- | --- |\n"
