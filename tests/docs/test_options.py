@@ -1,17 +1,14 @@
-"""The references: a row for each command and reason, a description of each option, and the keys of the JSON."""
+"""The references: a row for each command and reason, and a description of each option."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import click
-from click.testing import CliRunner
 
 from tests.docs.test_commands import rows
-from tests.support.paths import DOCS, EXAMPLES
+from tests.support.paths import DOCS
 from webhook.cli import COMMANDS, commands
 from webhook.cluster.live_catalog import GUARDING
 from webhook.fleet.move import Hindrance
@@ -19,26 +16,6 @@ from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, Virt
 from webhook.placement.reasons import Reason
 
 PAGE = DOCS / "reference/commands.md"
-
-
-def key_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of each key, such as `decision.claims[].claim`. A patch and warnings are values."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from key_paths(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and path not in {"patch", "warnings"}:
-        for item in value:
-            yield from key_paths(item, f"{path}[]")
-    else:
-        yield path
-
-
-def documented_keys(cell: str) -> Iterator[str]:
-    """Yield the paths in a cell. One that begins with a dot has the parent of the one before."""
-    last = ""
-    for word in re.findall("`([^`]+)`", cell):
-        last = f"{last.rpartition('.')[0]}{word}" if word.startswith(".") else word
-        yield last
 
 
 def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -63,15 +40,6 @@ def test_each_option_has_a_description() -> None:
              for option in command.params if isinstance(option, click.Option)]  # fmt: skip
     assert len(found) > 60
     assert [(path, option.name) for path, option in found if not option.help] == []
-
-
-def test_each_json_key_of_inject_is_documented_and_no_other() -> None:
-    pod, cluster = EXAMPLES / "reviews/vm-start.json", EXAMPLES / "cluster.yaml"
-    result = CliRunner().invoke(commands, ["inject", "-f", str(pod), "--snapshot", str(cluster), "-o", "json"])
-    section = PAGE.read_text().partition("Each item of `-o json` has these keys:\n")[2].partition("\n## ")[0]
-    table = re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE)
-    documented = [key for cell in table for key in documented_keys(cell)]
-    assert set(documented) == set(key_paths(json.loads(result.stdout)[0]))
 
 
 def test_the_kinds_whose_stale_caches_prevent_pins_are_documented() -> None:

@@ -1,4 +1,4 @@
-"""Renders the chart with Helm. Run as a program, it writes the tables of values into the chart's README."""
+"""Renders the chart with Helm. Run as a program, it writes the table of values into the chart's README."""
 
 from __future__ import annotations
 
@@ -133,28 +133,20 @@ def default_value(path: tuple[str, ...]) -> Any:
     return value
 
 
-def value_tables() -> str:
-    """Return a Markdown table for each heading of values.yaml: its values, their defaults, a sentence about each."""
-    headings: dict[str, str] = {}
-    for line in (CHART / "values.yaml").read_text().splitlines():
-        if match := re.match(r"# -{9,} (.*)", line):
-            heading = match[1]
-        elif match := re.match(r"([A-Za-z]+):", line):
-            headings[match[1]] = heading
-    tables: dict[str, list[str]] = {}
-    comments = value_comments()
+def value_table() -> str:
+    """Return a Markdown table: each value, its default, and the first sentence of its comment in values.yaml."""
+    comments, leaves = value_comments(), leaf_paths(default_values())
     # A parent that has a comment is one row, with all that is below it as the default.
-    leaves = leaf_paths(default_values())
     commented = (next(leaf[:end] for end in range(1, len(leaf) + 1) if leaf[:end] in comments) for leaf in leaves)
+    rows = []
     for path in dict.fromkeys(commented):
         meaning = re.sub(r"(?<=[.]) (?=[A-Z`]).*", "", comments[path])  # the rest is the trade-off
         default = json.dumps(default_value(path), ensure_ascii=False)
-        tables.setdefault(headings[path[0]], []).append(f"| `{'.'.join(path)}` | `{default}` | {meaning} |")
-    head = "| value | default | meaning |\n| --- | --- | --- |\n"
-    return "\n".join(f"### {heading}\n\n{head}{chr(10).join(rows)}\n" for heading, rows in tables.items())
+        rows.append(f"| `{'.'.join(path)}` | `{default}` | {meaning} |\n")
+    return "".join(["| value | default | meaning |\n| --- | --- | --- |\n", *rows])
 
 
-README_PAGE = Page(CHART / "README.md", BEGIN, END, value_tables)
+README_PAGE = Page(CHART / "README.md", BEGIN, END, value_table)
 
 if __name__ == "__main__":
     README_PAGE.write()
