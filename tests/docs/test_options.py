@@ -11,7 +11,6 @@ from tests.docs.test_commands import rows
 from tests.support.paths import DOCS
 from webhook.cli import COMMANDS, commands
 from webhook.cluster.live_catalog import GUARDING
-from webhook.fleet.move import Hindrance
 from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.reasons import Reason
 
@@ -52,6 +51,3 @@ def test_the_kinds_whose_stale_caches_prevent_pins_are_documented() -> None:
 def test_each_reason_is_documented_and_no_other() -> None:
     page = (DOCS / "reference/reasons.md").read_text()
     assert re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE) == list(Reason)
-    documented = [cells[0] for cells in rows(DOCS / "guides/recolocate.md", "reason")]
-    words = [found[1] for cell in documented if (found := re.fullmatch(r"`(\w+)`", cell))]
-    assert sorted(words) == sorted(set(Hindrance) - {Hindrance.GUARD})  # the guard has the reasons of a decision
