@@ -226,9 +226,9 @@ def test_the_api_server_counts_a_failed_call_by_its_failure_policy_as_the_alerts
 
 
 def labels_by_metric(text: str) -> dict[str, set[str]]:
-    """The labels of each metric of the webhook in a page of metrics, in expressions, or in the table of the docs."""
+    """The labels of each metric of the webhook in a page of metrics, in expressions, or in the lists of the docs."""
     found: dict[str, set[str]] = {}
-    for name, labels in re.findall(r"(?:kubevirt_scheduler_|^\| `)(\w+)(?:\{([^}]*)\}|`)", text, re.MULTILINE):
+    for name, labels in re.findall(r"(?:kubevirt_scheduler_|^- `)(\w+)(?:\{([^}]*)\}|`)", text, re.MULTILINE):
         names = re.findall(r"(\w+)(?=!?=)", labels) or labels.split(",")
         found.setdefault(re.sub("_(bucket|sum|count)$", "", name), set()).update(filter(None, names))
     return found

@@ -50,4 +50,4 @@ def test_the_kinds_whose_stale_caches_prevent_pins_are_documented() -> None:
 
 def test_each_reason_is_documented_and_no_other() -> None:
     page = (DOCS / "reference/reasons.md").read_text()
-    assert re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE) == list(Reason)
+    assert re.findall(r"^- `([A-Z]\w+)`:", page, re.MULTILINE) == list(Reason)

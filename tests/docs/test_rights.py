@@ -65,8 +65,10 @@ def rights_of(rule: dict[str, Any]) -> set[Right]:
 def test_the_page_lists_the_rights_of_the_webhook_and_its_policies() -> None:
     assert documented() == of_the_webhook(granted(render(EVERYTHING)))
     names = {each["metadata"]["name"] for each in render() if each["kind"] == "ValidatingAdmissionPolicy"}
-    _, _, table = PAGE.read_text().partition("\n| policy |")
-    assert {quoted(row)[0] for row in table.partition("\n\n")[0].splitlines()[2:]} == names
+    _, _, policies = PAGE.read_text().partition("\n### Policies\n")
+    assert {
+        quoted(row)[0] for row in re.findall("^- `<name>-.*", policies.partition("\n## ")[0], re.MULTILINE)
+    } == names
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane
