@@ -62,7 +62,7 @@ def rights_of(rule: dict[str, Any]) -> set[Right]:
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_page_lists_the_rights_of_the_webhook_and_its_policies() -> None:
+def test_the_page_lists_the_rights_that_the_chart_grants_the_webhook_and_its_policies() -> None:
     assert documented() == of_the_webhook(granted(render(EVERYTHING)))
     names = {each["metadata"]["name"] for each in render() if each["kind"] == "ValidatingAdmissionPolicy"}
     _, _, policies = PAGE.read_text().partition("\n### Policies\n")
