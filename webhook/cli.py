@@ -30,6 +30,7 @@ COMMANDS = {  # in the order of an operator's work
     "opt-out": "webhook.commands.opt_in",  # opt VMs out
     "recolocate": "webhook.commands.recolocate.command",  # live-migrate VMs to the node of their storage
     "drain-check": "webhook.commands.drain_check",  # say what a drain of nodes would do to VMs
+    "benchmark": "webhook.commands.benchmark.command",  # measure what a VM gains beside its share-manager
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "certs": "webhook.commands.certs",  # show and renew the certificates

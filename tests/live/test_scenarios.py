@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.cluster import Cluster, Object
 from tests.live.namespace import Namespace, decision, node_of, uid
+from webhook.commands.benchmark.manifests import LABEL as BENCHMARK
 
 pytestmark = pytest.mark.controlplane
 DOCTOR = ("kubevirt-scheduler", "doctor")
@@ -113,6 +114,17 @@ def test_a_drained_vm_and_its_share_manager_meet_on_another_node(namespace: Name
     assert node != drained
     outcome = "migrated" if uid(namespace.vmi()) == uid(vmi) else "was started again"
     record_property("seen", f"the VM {outcome} {drained} → {after}, its share-manager → {served}{recolocated}")
+
+
+def test_benchmark_compares_two_nodes_and_leaves_nothing(cluster: Cluster, record_property: Seen) -> None:
+    command = ("kubevirt-scheduler", "benchmark", f"--storage-class={cluster.storage_class}", "--yes", "-o", "json")
+    volumes = {each["metadata"]["name"] for each in cluster.items("pv")}
+    found = json.loads(cluster.run(*command, seconds=cluster.patience))
+    assert found["nodes"]["beside"] != found["nodes"]["elsewhere"]
+    assert len(found["operations"]) == 4
+    assert cluster.items("namespaces,pods,pvc", "-A", "-l", BENCHMARK) == []
+    assert {each["metadata"]["name"] for each in cluster.items("pv")} <= volumes
+    record_property("seen", found["text"])
 
 
 def test_helm_test_succeeds(cluster: Cluster, record_property: Seen) -> None:

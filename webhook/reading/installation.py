@@ -105,17 +105,22 @@ def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:
     return "" if any(ready) else "no replica is ready"
 
 
+def find_installed(reader: Reader, shell: Mapping[str, str] = os.environ) -> Installation | None:
+    """Find what the chart installed, None if it isn't installed. Raises like `find_installation`."""
+    for each in reader.items(CONFIGURATIONS):
+        if any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(each, "webhooks")):
+            return find_installation(reader, each, shell)
+    return None
+
+
 def find_webhook(cluster: ClusterClient, shell: Mapping[str, str] = os.environ) -> Webhook:
     """Find the installed webhook, its settings, and whether the API server calls it.
 
     `shell` are environment variables. They count where nothing is installed, and where the user may not read the
     installed settings. Raises BadInput, and SettingsError for these variables.
     """
-    reader = Reader(cluster)
     try:
-        for each in reader.items(CONFIGURATIONS):
-            if any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(each, "webhooks")):
-                return find_installation(reader, each, shell).webhook
+        found = find_installed(Reader(cluster), shell)
     except Denied:
         return Webhook.of_environment(shell, Activity.UNKNOWN, "you may not read those of the cluster")
-    return Webhook.of_environment(shell, Activity.NOT_INSTALLED)
+    return found.webhook if found else Webhook.of_environment(shell, Activity.NOT_INSTALLED)

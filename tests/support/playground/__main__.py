@@ -20,7 +20,7 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
-from tests.support.playground.simulation import KubeVirts, Provisioner, show_installation
+from tests.support.playground.simulation import KubeVirts, Probes, Provisioner, show_installation
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
@@ -53,7 +53,7 @@ def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: P
 
 
 @contextmanager
-def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, KubeVirts, Provisioner, ReleasePods]]:
+def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, KubeVirts, Provisioner, Probes, ReleasePods]]:
     """Create the nodes, and run the simulated parts that have their own thread."""
     longhorn = Longhorn(plane, deletes_consumers=False)  # LONGHORN_VERSION
     longhorn.install()
@@ -69,7 +69,7 @@ def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, KubeVirts, 
         show_installation(plane)
         release = ReleasePods(scenario)
         stack.callback(release.stop)
-        yield scenario, kubevirts, Provisioner(scenario), release
+        yield scenario, kubevirts, Provisioner(scenario), Probes(scenario), release
 
 
 def run(file: Path) -> None:

@@ -1,7 +1,8 @@
-"""The simulated parts of the playground: KubeVirt, and Longhorn's provisioner."""
+"""The simulated parts of the playground: KubeVirt, Longhorn's provisioner, and the probes of `benchmark`."""
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from copy import copy
 
@@ -15,6 +16,8 @@ from tests.support.migration_controller import MigrationController
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import POOL, Scenario
 from tests.support.virt_controller import VirtController, _Vm
+from webhook.commands.benchmark.manifests import LABEL
+from webhook.commands.benchmark.probe import OPERATIONS, summarize
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
 LONGHORN = f"{GROUP}/namespaces/longhorn-system"
@@ -37,6 +40,7 @@ VIRT_CONTROLLER: Object = {
 }
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
 MIGRATION = 2.0  # seconds of a live migration
+DISK, HOP = 0.0005, 0.00025  # seconds of an operation of `benchmark`, and more on another node
 LONGHORN_VERSION = "v1.11.3"  # it keeps a VM's pod when a share-manager is replaced
 
 
@@ -144,6 +148,30 @@ class Provisioner:
             for item in _data(name, self._nodes):
                 self._plane.request("DELETE", f"{LONGHORN}/{item['kind'].lower()}s/{item['metadata']['name']}")
             self._plane.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
+
+
+class Probes:
+    """The kubelets of the pods of `benchmark`. On another node than the share-manager, an operation takes longer."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._longhorn, self._plane = scenario.longhorn, scenario.plane
+
+    def reconcile(self) -> None:
+        for pod in self._plane.request("GET", f"/api/v1/pods?labelSelector={LABEL}")["items"]:
+            if pod["status"].get("phase") == "Running" and not pod["metadata"]["name"].endswith("-holder"):
+                self._end(pod)
+
+    def _end(self, pod: Object) -> None:
+        metadata, claim = pod["metadata"], pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        namespace = f"/api/v1/namespaces/{metadata['namespace']}"
+        bound = self._plane.request("GET", f"{namespace}/persistentvolumeclaims/{claim}")
+        server = self._longhorn.pod(bound["spec"]["volumeName"])
+        together = server is not None and server["spec"]["nodeName"] == pod["spec"]["nodeName"]
+        figures = summarize([DISK if together else DISK + HOP] * 1000)
+        message = json.dumps({"direct": True, "found": dict.fromkeys(OPERATIONS, figures)})
+        ended = {"name": "benchmark", "state": {"terminated": {"exitCode": 0, "message": message}}}
+        status = {"phase": "Succeeded", "containerStatuses": [pod["status"]["containerStatuses"][0] | ended]}
+        self._plane.request("PATCH", f"{namespace}/pods/{metadata['name']}/status", {"status": status})
 
 
 def _data(volume: str, nodes: list[str]) -> list[Object]:
