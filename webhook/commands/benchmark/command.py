@@ -1,20 +1,18 @@
 """`kubevirt-scheduler benchmark`: measure what a VM gains beside its share-manager, on the user's cluster."""
 
-from dataclasses import asdict
-
 import click
 
 from webhook.catalog.kinds import LONGHORN_DRIVER, STORAGE_CLASSES, TRUE_VALUES
 from webhook.cluster.client import ClusterClient
 from webhook.commands.benchmark.comparison import compare, render, sentence
-from webhook.commands.benchmark.manifests import BESIDE, ELSEWHERE, Plan
+from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, Plan
 from webhook.commands.benchmark.run import BenchmarkRun
 from webhook.commands.options import DRY_RUN, as_data, connect, live_options, output_option, yes_option
 from webhook.commands.recolocate.run import interrupts
 from webhook.commands.suggestions import complete
 from webhook.commands.tables import terminal_columns
-from webhook.placement.objects.fields import mapping, mappings, printable, text
-from webhook.reading.api import Denied, Reader
+from webhook.placement.objects.fields import mapping, printable, text
+from webhook.reading.api import Reader
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_installed, find_webhook, serving_container
 
@@ -37,10 +35,9 @@ CACHED = "The disk refuses O_DIRECT, so a node's page cache may have answered re
 @output_option("table", "json")
 @live_options
 def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output: str, **live: str | None) -> None:
-    """Measure disk operations of pods beside a share-manager and on another node, within five minutes.
+    """Measure how long disk operations take beside a share-manager and on another node, within five minutes.
 
-    Without --yes, the command only prints what it would create: a claim, a pod that keeps the share-manager of the
-    claim running, and four pods that measure, one after the other. It deletes all of it, also after Ctrl-C.
+    Without --yes, the command only says what it would create. It deletes everything at the end, also after Ctrl-C.
 
     Exit status 1: something could not be deleted. 2: the cluster can't run the benchmark.
 
@@ -52,12 +49,7 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     cluster = connect(**live)
     plan = _plan(cluster, storage_class, namespace, image)
-    described = {"storageClass": storage_class, "image": plan.image, "namespace": plan.namespace}
-    if not yes and output == "json":
-        click.echo(as_data(described | {"creates": plan.describe()}), nl=False)
-    else:
-        lines = "".join(f"\n  {line}" for line in plan.describe())
-        click.echo(printable(f"Image {plan.image}. The benchmark creates, and deletes at its end:") + lines, err=yes)
+    click.echo(printable(plan.words), err=True)
     if not yes:
         click.echo(DRY_RUN, err=True)
         return
@@ -68,12 +60,12 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
         finally:
             left = run.delete()
             for path, problem in left.items():
-                click.echo(printable(f"Not deleted: {path}{': ' * bool(problem)}{problem}"), err=True)
+                click.echo(printable(f"Not deleted: {path}: {problem}"), err=True)
     rows = compare(visits[BESIDE], visits[ELSEWHERE])
     words, direct = sentence(rows), all(each.direct for side in visits.values() for each in side)
     if output == "json":
-        measured = {"nodes": nodes, "direct": direct, "operations": [asdict(row) for row in rows], "text": words}
-        click.echo(as_data(described | measured), nl=False)
+        found = {"storageClass": storage_class, "nodes": nodes, "direct": direct, "operations": rows, "text": words}
+        click.echo(as_data(found), nl=False)
     else:
         click.echo(f"{render(rows, terminal_columns())}\n{words}" + f"\n{CACHED}" * (not direct))
     if left:
@@ -81,28 +73,19 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
 
 
 def _plan(cluster: ClusterClient, storage_class: str, namespace: str, image: str) -> Plan:
-    """Check the StorageClass and find the image. Raises BadInput."""
+    """Check the StorageClass, and find the image. Raises BadInput."""
     reader = Reader(cluster)
     found = reader.get(f"{STORAGE_CLASSES.path}/{storage_class}")
     if found is None:
         raise BadInput(f'StorageClass "{storage_class}" not found; to list all: kubectl get storageclasses')
     if text(found, "provisioner") != LONGHORN_DRIVER or text(found, "parameters", "migratable") in TRUE_VALUES:
         raise BadInput(
-            f"StorageClass {storage_class}: its volumes have no share-manager. Specify one of provisioner "
-            f"{LONGHORN_DRIVER} without the parameter migratable"
+            f"StorageClass {storage_class}: its volumes have no share-manager; specify one with the provisioner "
+            f"{LONGHORN_DRIVER} and without the parameter migratable"
         )
-    pull_secrets = []
     longhorn_namespace = find_webhook(cluster).settings.longhorn_namespace
+    installed = None if image else find_installed(reader)
+    image = image or text(serving_container(mapping(installed and installed.deployment, "spec", "template")), "image")
     if not image:
-        try:
-            installed = find_installed(reader)
-        except Denied as error:
-            raise BadInput(f"{error}; specify --image") from None
-        template = mapping(installed.deployment if installed else {}, "spec", "template")
-        image = text(serving_container(template), "image")
-        if installed and installed.namespace == namespace:
-            pull_secrets = mappings(template, "spec", "imagePullSecrets")
-    if not image:
-        raise BadInput("The webhook is not installed, so its image is not known; specify --image")
-    retains = text(found, "reclaimPolicy") == "Retain"
-    return Plan(storage_class, image, longhorn_namespace, retains, namespace, pull_secrets)
+        raise BadInput("the webhook is not installed, so its image is unknown; specify --image")
+    return Plan(storage_class, image, longhorn_namespace, text(found, "reclaimPolicy") == "Retain", namespace)

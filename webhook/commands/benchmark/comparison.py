@@ -1,7 +1,6 @@
-"""What the probes measured on both sides, and what it means. Pure: the probes' results in, figures and words out."""
+"""What the probes of both sides measured, and what it means. Pure: their results in, figures and words out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,11 +17,6 @@ class Figures(msgspec.Struct, frozen=True):
     seconds: float  # of all operations together
     microseconds: list[int]  # of an operation: 100 percentiles, each for 1 % of them
 
-    @property
-    def per_second(self) -> float:
-        """Return how many operations a second had."""
-        return self.operations / self.seconds
-
 
 class Visit(msgspec.Struct, frozen=True):
     """What one probe measured."""
@@ -31,25 +25,15 @@ class Visit(msgspec.Struct, frozen=True):
     found: dict[str, Figures]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, rename="camel"):
     """What all probes of one side measured of one operation."""
 
     p50: float  # milliseconds
     p99: float
     per_second: float
 
-    @classmethod
-    def of(cls, probes: Sequence[Figures]) -> "Side":
-        """Join what probes measured; each has the same weight."""
-        found = sorted(each for probe in probes for each in probe.microseconds)
-        p50, p99 = (found[(len(found) * percent - 1) // 100] / 1000 for percent in (50, 99))
-        operations, seconds = sum(each.operations for each in probes), sum(each.seconds for each in probes)
-        return cls(p50, p99, round(operations / seconds, 1))
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One operation on both sides."""
 
     operation: str
@@ -59,23 +43,25 @@ class Row:
     clear: bool  # whether each probe of one side was faster than each of the other
 
 
-def parse(message: str) -> Visit:
-    """Read a probe's result. Raises ValueError."""
-    return msgspec.json.decode(message, type=Visit)
-
-
 def compare(beside: Sequence[Visit], elsewhere: Sequence[Visit]) -> list[Row]:
-    """Return a row for each operation."""
+    """Return a row for each operation. Raises KeyError if a visit lacks one."""
     return [
-        _row(name, [[each.found[name] for each in side] for side in (beside, elsewhere)]) for name in beside[0].found
+        _row(name, *([each.found[name] for each in side] for side in (beside, elsewhere))) for name in beside[0].found
     ]
 
 
-def _row(operation: str, probes: list[list[Figures]]) -> Row:
-    beside, elsewhere = map(Side.of, probes)
-    here, there = ([each.per_second for each in side] for side in probes)
+def _row(operation: str, *probes: Sequence[Figures]) -> Row:
+    beside, elsewhere = map(_side, probes)
+    here, there = ([each.operations / each.seconds for each in side] for side in probes)
     clear = min(here) > max(there) or min(there) > max(here)
     return Row(operation, beside, elsewhere, round(elsewhere.per_second / beside.per_second, 3), clear)
+
+
+def _side(probes: Sequence[Figures]) -> Side:
+    found = sorted(each for probe in probes for each in probe.microseconds)
+    p50, p99 = (found[(len(found) * percent - 1) // 100] / 1000 for percent in (50, 99))
+    operations, seconds = sum(each.operations for each in probes), sum(each.seconds for each in probes)
+    return Side(p50, p99, round(operations / seconds, 1))
 
 
 def sentence(rows: Sequence[Row]) -> str:

@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 FILE_SIZE = 128 * 1024 * 1024
-SMALL, LARGE = 4096, 1024 * 1024
-OPERATIONS = {
-    "4 KiB write": (SMALL, True),
-    "4 KiB read": (SMALL, False),
-    "1 MiB write": (LARGE, True),
-    "1 MiB read": (LARGE, False),
-}
+SIZES = {"4 KiB": 4096, "1 MiB": 1024 * 1024}
 WARM_UP = 0.1  # of the seconds of an operation, before these
-SHARES = [(2 * number + 1) / 200 for number in range(100)]
 
 
 def open_disk(path: str) -> tuple[int, bool]:
@@ -39,8 +32,8 @@ def open_disk(path: str) -> tuple[int, bool]:
 def fill(file: int) -> None:
     """Write the whole file once. The first write to a block takes longer: Longhorn allocates it on each replica."""
     if os.fstat(file).st_size < FILE_SIZE:
-        buffer = _buffer(LARGE)
-        for offset in range(0, FILE_SIZE, LARGE):
+        buffer = _buffer(SIZES["1 MiB"])
+        for offset in range(0, FILE_SIZE, len(buffer)):
             os.pwrite(file, buffer, offset)
 
 
@@ -62,25 +55,25 @@ def measure(file: int, size: int, seconds: float, *, writes: bool) -> list[float
 def summarize(latencies: list[float]) -> dict[str, Any]:
     """Return the number of operations, their seconds, and 100 percentiles in microseconds, each for 1 % of them."""
     found = sorted(latencies)
-    percentiles = [round(1e6 * found[int(share * len(found))]) for share in SHARES]
+    percentiles = [round(1e6 * found[(2 * number + 1) * len(found) // 200]) for number in range(100)]
     return {"operations": len(found), "seconds": round(sum(found), 6), "microseconds": percentiles}
 
 
 def run(path: str, seconds: float) -> str:
     """Measure each operation on a file, and return the result as JSON."""
     file, direct = open_disk(path)
-    try:
-        fill(file)
-        found = {
-            name: summarize(measure(file, size, seconds, writes=writes)) for name, (size, writes) in OPERATIONS.items()
-        }
-    finally:
-        os.close(file)
+    fill(file)
+    found = {
+        f"{name} {kind}": summarize(measure(file, size, seconds, writes=kind == "write"))
+        for name, size in SIZES.items()
+        for kind in ("write", "read")
+    }
+    os.close(file)
     return json.dumps({"direct": direct, "found": found}, separators=(",", ":"))
 
 
 def _buffer(size: int) -> mmap.mmap:
-    buffer = mmap.mmap(-1, size)  # at the begin of a page, as O_DIRECT requires
+    buffer = mmap.mmap(-1, size)  # aligned to a page, as O_DIRECT requires
     buffer.write(os.urandom(size))
     return buffer
 
