@@ -94,3 +94,15 @@ FIGURES = {"CPU time": r"ms of CPU|CPU time (?:of a|per) review", "start": r"sta
 def test_a_measured_figure_stands_on_one_page(figure: str) -> None:
     pages = [page for page in [README, *DOCS.glob("**/*.md")] if page.parent.name not in {"development", "decisions"}]
     assert [page.name for page in pages if re.search(FIGURES[figure], page.read_text())] == ["figures.md"]
+
+
+def test_the_table_of_operations_left_is_calculated_correctly() -> None:
+    _, _, rest = (DOCS / "explanation/network-hop.md").read_text().partition("\n| latency on the same node |")
+    table = [
+        [cell.split()[0] for cell in row.strip("|").split("|")] for row in rest.partition("\n\n")[0].splitlines()[2:]
+    ]
+    headings = re.findall(r"([\d.]+) ms", rest.splitlines()[0])
+    assert [float(each) for each in headings] == [0.1, 0.25, 0.5, 1]
+    for latency, *shares in table:
+        expected = [f"{float(latency) / (float(latency) + float(each)):.0%}" for each in headings]
+        assert [f"{share}%" for share in shares] == expected

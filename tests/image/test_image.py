@@ -1,6 +1,7 @@
 """The container image: its contents, its file permissions, and a server that runs as Kubernetes would run it."""
 
 import configparser
+import json
 import os
 import re
 import ssl
@@ -14,6 +15,7 @@ from tests.image.image import ROOT, Image, call
 from tests.image.image_container import ContainerServer, run_command, run_container
 from tests.support.server_process import TIMEOUT
 from webhook import __version__
+from webhook.commands.benchmark.plan import PROBE
 from webhook.commands.serve import serve
 
 pytestmark = [pytest.mark.image, pytest.mark.needs("buildah", "mmdebstrap")]
@@ -92,6 +94,13 @@ def test_the_command_needs_no_shell_and_startup_compiles_no_module(image):
     assert "import 'webhook.commands.serve'" in log
     # Python quotes the path if it read a .pyc, and doesn't if it compiled the source.
     assert re.findall("^# code object from (/.*)$", log, re.MULTILINE) == []
+
+
+def test_the_image_runs_the_probe_of_benchmark(image):
+    *command, _file, _result, _seconds = PROBE
+    shrunk = f"import {command[-1]} as probe; probe.FILE_SIZE = 2**20; print(probe.run('/dev/shm/disk', 0.05))"
+    found = json.loads(run_command(image, command[0], "-c", shrunk).stdout)
+    assert len(found["found"]) == 4
 
 
 def test_the_server_runs_unprivileged_on_a_read_only_root_and_answers_until_sigterm(server):
