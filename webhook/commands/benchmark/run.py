@@ -22,7 +22,6 @@ POLL = 1.0  # seconds between two looks at the cluster
 LONGEST_RUN, LONGEST_DELETION = 300.0, 120.0  # seconds
 LONGEST_PROBLEM = 60.0  # seconds: a claim that isn't bound yet, for example, is no reason to stop
 STARTING = ("", "ContainerCreating", "PodInitializing")
-NO_ACCOUNT = "error looking up service account"  # in a new namespace, until the controller manager creates it
 DELETED_WITH_CLAIM: JsonObject = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
 
 
@@ -69,33 +68,22 @@ class BenchmarkRun:
 
     def _run_pod(self, number: int, phase: str, operator: str = "", node: str = "") -> JsonObject:
         """Create a pod, and return it when it is in this phase. Raises BadInput, and ClusterError."""
+        path, pod = PODS.path_in(self._plan.namespace), self._plan.pod_manifest(number, operator, node)
+        self._cluster.send("POST", path, pod, REQUEST_TIMEOUT)
         where = f" on another node than {node}" if operator == "NotIn" else f" on {node}" if node else ""
         since, problem = self._clock(), ""
         while self._clock() < min(self._deadline, since + LONGEST_PROBLEM):
-            pod = self._cluster.get(self._plan.paths[number], REQUEST_TIMEOUT)
-            if pod is None:
-                problem = self._create(self._plan.pod_manifest(number, operator, node))
-            elif text(pod, "status", "phase") == phase:
+            pod = self._cluster.get(self._plan.paths[number], REQUEST_TIMEOUT) or {}
+            if text(pod, "status", "phase") == phase:
                 return pod
-            elif text(pod, "status", "phase") in ("Failed", "Succeeded"):
+            if text(pod, "status", "phase") in ("Failed", "Succeeded"):
                 raise BadInput(f"the pod{where} failed: {_last_words(pod)}")
-            else:
-                problem = _problem(pod)
+            problem = _problem(pod)
             since = since if problem else self._clock()
             self._presses.sleep(POLL)
             if self._presses.count:
                 raise KeyboardInterrupt
         raise BadInput(f"no pod can run{where}: {problem or 'it takes more than five minutes'}{self._warning()}")
-
-    def _create(self, pod: JsonObject) -> str:
-        """Create a pod. Return why that is not possible yet, else an empty string."""
-        try:
-            self._cluster.send("POST", PODS.path_in(self._plan.namespace), pod, REQUEST_TIMEOUT)
-        except ClusterError as error:
-            if NO_ACCOUNT not in str(error):
-                raise
-            return str(error)
-        return ""
 
     def _warning(self) -> str:
         """Return the newest warning about what the benchmark created, such as why a volume can't be mounted."""
@@ -105,6 +93,7 @@ class BenchmarkRun:
         except ClusterError:  # the user may not list Events
             return ""
         found = [each for each in events if text(each, "involvedObject", "name").startswith(self._plan.name)]
+        found.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
         return f"; last warning: {text(found[-1], 'message')}" if found else ""
 
     def _share_manager(self) -> tuple[str, str]:
