@@ -54,6 +54,17 @@ def test_the_probe_measures_each_operation_on_a_disk_and_its_result_fits_a_termi
     assert len(msgspec.json.encode({"direct": False, "found": slow})) < 4096
 
 
+def test_only_writes_change_the_file(tmp_path: Path) -> None:
+    file, _ = probe.open_disk(str(tmp_path / "disk"))
+    os.ftruncate(file, probe.FILE_SIZE)
+    blocks = []
+    for writes in False, True:
+        probe.measure(file, 4096, 0.02, writes=writes)
+        blocks.append(os.fstat(file).st_blocks)
+    os.close(file)
+    assert blocks[0] == 0 < blocks[1]
+
+
 def test_a_file_that_refuses_o_direct_is_opened_without_it(tmp_path: Path) -> None:
     file, direct = probe.open_disk("/proc/self/comm")  # procfs refuses it
     os.close(file)
@@ -97,10 +108,12 @@ class Cluster(Presses):
         super().__init__()
         self.server, self.statuses, self.now = server, statuses or {}, 0.0
         self.before = dict[int, Callable[[], Any]]()  # events, by the number of the pod that ends next
+        self.presses_in_sleep = 0
         server.put(share_manager_pod("vol-bench", node="node-a"))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.count += self.presses_in_sleep
         pods, claims = (self.server._objects[each] for each in MADE[:2])
         for claim in claims.values():
             claim["spec"]["volumeName"] = "pvc-bench"
@@ -116,14 +129,19 @@ class Cluster(Presses):
     def _status(self, number: int, created: Object) -> Object:
         if number == 0:
             return {"phase": "Running"}
-        term = created["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        (field,) = term["nodeSelectorTerms"][0]["matchFields"]
+        field = required_node(created)
         created["spec"]["nodeName"] = node = field["values"][0] if field["operator"] == "In" else "node-b"
         return ended("Succeeded", msgspec.json.encode(visit(0.0005 if node == "node-a" else 0.00075)).decode())
 
     def made(self, plural: str) -> list[str]:
         found = self.server._objects[plural].values()
         return [each["metadata"]["name"] for each in found if each["metadata"].get("namespace") != "longhorn-system"]
+
+
+def required_node(created: Object) -> Object:
+    term = created["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (field,) = term["nodeSelectorTerms"][0]["matchFields"]
+    return dict(field)
 
 
 def ended(phase: str, message: str) -> Object:
@@ -169,12 +187,15 @@ def test_probes_run_one_after_the_other_and_everything_is_deleted(
         "beside": [0.5, 0.5],
         "elsewhere": [0.75, 0.75],
     }
-    created = [each.body["metadata"]["name"] for each in server.requests if each.verb == "post"]
-    assert created == ["bench"] * (1 if namespace else 2) + [f"bench-{each}" for each in range(5)]
+    created = [each.body for each in server.requests if each.verb == "post"]
+    names = [each["metadata"]["name"] for each in created]
+    assert names == ["bench"] * (1 if namespace else 2) + [f"bench-{each}" for each in range(5)]
+    places = [(field["operator"], *field["values"]) for field in map(required_node, created[-4:])]
+    assert places == [("In", "node-a"), ("NotIn", "node-a"), ("In", "node-b"), ("In", "node-a")]
     assert run.delete() == {}
     assert [cluster.made(plural) for plural in MADE] == [[]] * 4
     assert server.count("patch", "persistentvolumes") == bool(namespace)  # its StorageClass retains volumes
-    assert server.count("delete", "namespaces") == (not namespace)
+    assert [server.count(verb, "namespaces") > 0 for verb in ("get", "delete")] == [not namespace] * 2
 
 
 @pytest.mark.parametrize(
@@ -205,7 +226,7 @@ def test_an_error_names_the_cause_and_everything_is_deleted(
     run = start(cluster)
     with pytest.raises(BadInput, match=problem):
         run.run()
-    assert cluster.now <= 301
+    assert cluster.now < (302 if "minutes" in problem else 66)
     assert run.delete() == {}
     assert [cluster.made(plural) for plural in MADE] == [[]] * 4
 
@@ -240,6 +261,9 @@ def test_what_cannot_be_deleted_is_reported_and_foreign_objects_stay(server: Api
     assert left.keys() == {"namespaces/lab/persistentvolumeclaims/bench", "persistentvolumes/pvc-bench"}
     assert "cannot delete" in left["namespaces/lab/persistentvolumeclaims/bench"]
     assert (cluster.made("pods"), cluster.made("namespaces")) == (["bench-1"], ["lab"])
+    cluster.presses_in_sleep, before = 1, cluster.now
+    assert run.delete().keys() == run.delete().keys()  # Ctrl-C ends the waiting
+    assert cluster.now == before + 2
 
 
 # --- the command ---

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
-from tests.support.builders import Object, node, request, storage, virt_launcher, virtual_machine
+from tests.support.builders import Object, node, request, storage, storage_class, virt_launcher, virtual_machine
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
@@ -47,6 +47,10 @@ STAND_INS = {
     "NAMESPACE": NAMESPACE,
     "--webhook-configuration NAME": f"--webhook-configuration {CONFIGURATION}",
     f"{NAMESPACE}/NAME": f"{NAMESPACE}/{NAME}",
+    # No kubelets run here. tests/live/test_scenarios.py runs the whole benchmark.
+    "longhorn --yes": "longhorn",
+    "lab --yes": "lab",
+    "--storage-class longhorn": "--storage-class longhorn --image image:1",
 }
 
 
@@ -98,6 +102,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
             *vm_objects("shop"),
             virtual_machine("vm2", "shop"),
             migration_crd(),
+            storage_class("longhorn") | {"provisioner": "driver.longhorn.io"},
         )
         for path, item in certificates.objects.items():
             kind = "MutatingWebhookConfiguration" if path.startswith(CONFIGURATIONS) else "Secret"
