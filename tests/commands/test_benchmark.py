@@ -61,8 +61,9 @@ def test_only_writes_change_the_file(tmp_path: Path) -> None:
     for writes in False, True:
         probe.measure(file, 4096, 0.02, writes=writes)
         blocks.append(os.fstat(file).st_blocks)
-    os.close(file)
     assert blocks[0] == 0 < blocks[1]
+    assert len(probe.measure(file, 4096, 0, writes=False)) == 1  # a result never lacks an operation
+    os.close(file)
 
 
 def test_a_file_that_refuses_o_direct_is_opened_without_it(tmp_path: Path) -> None:
@@ -207,6 +208,7 @@ def test_probes_run_one_after_the_other_and_everything_is_deleted(
             "no pod can run: ImagePullBackOff: not found; last warning: warning 2",
         ),
         (0, unschedulable("unbound claim"), "no pod can run: unbound claim; last warning: warning 2"),
+        (0, ended("Succeeded", "done"), "the pod failed: done"),
         (0, {"phase": "Pending"}, "no pod can run: it takes more than five minutes"),
         (1, unschedulable("0/1 nodes"), "no pod can run on node-a: 0/1 nodes"),
         (2, unschedulable("0/1 nodes"), "no pod can run on another node than node-a: 0/1 nodes"),
@@ -231,8 +233,10 @@ def test_an_error_names_the_cause_and_everything_is_deleted(
     assert [cluster.made(plural) for plural in MADE] == [[]] * 4
 
 
+TERMINATING = share_manager_pod("vol-bench", node="node-a")
+TERMINATING["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 EVENTS: dict[str, tuple[int, Callable[[Cluster], Any], type[BaseException]]] = {
-    "no share-manager serves volume": (0, lambda each: each.server.delete(share_manager_pod("vol-bench")), BadInput),
+    "no share-manager serves volume": (0, lambda each: each.server.put(TERMINATING), BadInput),
     "has replaced the share": (2, lambda each: each.server.put(share_manager_pod("vol-bench", node="c")), BadInput),
     "^$": (1, lambda each: each.add(2, None), KeyboardInterrupt),  # Ctrl-C
 }
