@@ -210,9 +210,9 @@ def test_probes_run_one_after_the_other_and_everything_is_deleted(
         (
             0,
             waiting("ImagePullBackOff", "not found"),
-            "no pod can run: ImagePullBackOff: not found; last warning: warning 2",
+            "no pod can run: ImagePullBackOff: not found .last warning: warning 2",
         ),
-        (0, unschedulable("unbound claim"), "no pod can run: unbound claim; last warning: warning 2"),
+        (0, unschedulable("warning 2"), "no pod can run: warning 2 .last warning: warning 1"),
         (0, ended("Succeeded", "done"), "the pod failed: done"),
         (0, {"phase": "Pending"}, "no pod can run: it takes more than five minutes"),
         (1, unschedulable("0/1 nodes"), "no pod can run on node-a: 0/1 nodes"),

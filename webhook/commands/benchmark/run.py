@@ -83,18 +83,19 @@ class BenchmarkRun:
             self._presses.sleep(POLL)
             if self._presses.count:
                 raise KeyboardInterrupt
-        raise BadInput(f"no pod can run{where}: {problem or 'it takes more than five minutes'}{self._warning()}")
+        raise BadInput(f"no pod can run{where}: {problem or 'it takes more than five minutes'}{self._warning(problem)}")
 
-    def _warning(self) -> str:
-        """Return the newest warning about what the benchmark created, such as why a volume can't be mounted."""
+    def _warning(self, problem: str) -> str:
+        """Return the newest other warning about what the benchmark created, such as why a volume can't be mounted."""
         try:
             path = f"/api/v1/namespaces/{self._plan.namespace}/events"
             events = list(list_objects(self._cluster, path, fieldSelector="type=Warning"))
         except ClusterError:  # the user may not list Events
             return ""
-        found = [each for each in events if text(each, "involvedObject", "name").startswith(self._plan.name)]
-        found.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
-        return f"; last warning: {text(found[-1], 'message')}" if found else ""
+        events.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
+        own = [each for each in events if text(each, "involvedObject", "name").startswith(self._plan.name)]
+        messages = [text(each, "message") for each in own if text(each, "message") != problem]
+        return f" (last warning: {messages[-1]})" if messages else ""
 
     def _share_manager(self) -> tuple[str, str]:
         """Return the node and the UID of the share-manager pod. Raises BadInput, and ClusterError."""
