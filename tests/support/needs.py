@@ -17,10 +17,13 @@ from tests.support.controlplane import build
 PACKAGED = {
     "buildah": (("buildah",), "buildah"),
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
+    "cni": (("/usr/lib/cni/bridge",), "containernetworking-plugins"),
     "mmdebstrap": (("mmdebstrap",), "mmdebstrap"),
+    "nft": (("nft",), "nftables"),
     "openssl": (("openssl",), "openssl"),
     "prometheus": (("prometheus",), "prometheus"),
     "promtool": (("promtool",), "prometheus"),
+    "runc": (("runc",), "runc"),
 }
 PROGRAMS = (*PACKAGED, *build.RARE)
 # What the running test declares. None outside of tests, where each program may be used.

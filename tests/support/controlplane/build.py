@@ -47,8 +47,18 @@ TOOLS = {
     "krew": "sigs.k8s.io/krew/cmd/krew",
 }
 SYFT_MODULE = MODULE.parent / "syft"
+# A real node, and the only program of its pods.
+NODE_MODULE = MODULE.parent / "node"
+NODE = {
+    **{
+        name: f"github.com/containerd/containerd/v2/cmd/{name}"
+        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    },
+    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kubelet", "kube-proxy")},
+    "pause": ".",
+}
 # `go build` names a program after the last folder of its package.
-BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager"}
+BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager", "pause": "node"}
 Source = str | Callable[[], str]  # of a file to be cached: its Go package, or what returns its content
 Sources = Mapping[str, Source]
 
@@ -218,6 +228,7 @@ def _print_progress(text: str, end: str = "\n") -> None:
 RARE: dict[str, tuple[Path, Sources]] = {
     "helm3": (HELM3_MODULE, {"helm3": HELM3}),
     CERT_MANAGER: (CERT_MANAGER_MODULE, {CERT_MANAGER: ".", CERT_MANAGER_CRDS: _crds}),
+    "node": (NODE_MODULE, NODE),
     "syft": (SYFT_MODULE, {"syft": "github.com/anchore/syft/cmd/syft"}),
     **{name: (TOOLS_MODULE, {name: package}) for name, package in TOOLS.items()},
 }
