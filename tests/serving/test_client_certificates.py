@@ -4,6 +4,7 @@ import http.client
 import ssl
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -13,7 +14,7 @@ from certs.serving import trust_clients
 from tests.serving.loop_driver import POST, drive_loop
 from tests.support.client_certificates import client_context, issue_client, replace, write_client
 from tests.support.log_capture import capture_logs
-from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
+from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until
 from tests.support.tls_client import write_certificate_files
 from webhook.serving.http.connection import Phase
 from webhook.serving.http.loop import MAX_CONNECTIONS
@@ -22,7 +23,8 @@ NOW = datetime.now(UTC)
 CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)
 CLIENT = issue_client(CA)
 DAY = timedelta(days=1)
-VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+TLS_VERSIONS = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+DROPPED = 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}'
 # OpenSSL's names for the alerts of RFC 8446, 6.2, and the reason in the log.
 REJECTED = {
     "no certificate": (None, "HANDSHAKE_FAILURE|CERTIFICATE_REQUIRED", "no certificate was sent"),
@@ -50,11 +52,12 @@ def connect(server, *certificate, version=None):
     return http.client.HTTPSConnection(*server.https, timeout=TIMEOUT, context=context)
 
 
-def status_of_review(connection):
+def review(connection):
+    """Send a review over an open connection. Return the response's status and its Connection header."""
     connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
     response = connection.getresponse()
     response.read()
-    return response.status
+    return response.status, response.headers["Connection"]
 
 
 def metric(server, name):
@@ -65,55 +68,33 @@ def metric(server, name):
 # The server
 
 
-@VERSIONS
-def test_a_client_with_a_certificate_of_the_ca_is_served(server, tmp_path, version):
-    with closing(connect(server, *write_client(tmp_path, CLIENT), version=version)) as connection:
-        assert [status_of_review(connection) for _ in range(3)] == [200] * 3
+def test_a_client_with_a_certificate_of_the_ca_is_served(server, tmp_path):
+    for version in TLS_VERSIONS:
+        with closing(connect(server, *write_client(tmp_path, CLIENT), version=version)) as connection:
+            assert [review(connection) for _ in range(3)] == [(200, "keep-alive")] * 3
     left = metric(server, 'kubevirt_scheduler_certificate_expiry_seconds{certificate="client-ca"}')
     assert 364 * 86400 < left <= 365 * 86400
 
 
-@VERSIONS
-@pytest.mark.parametrize("case", REJECTED)
-def test_a_client_without_a_valid_certificate_gets_an_alert(server, tmp_path, case, version):
-    client, alert, reason = REJECTED[case]
-    files = write_client(tmp_path, client) if client else ()
-    rejected = metric(server, 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}')
-    with closing(connect(server, *files, version=version)) as connection, pytest.raises(ssl.SSLError, match=alert):
-        status_of_review(connection)
-    until(lambda: metric(server, 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}') == rejected + 1)
-    line = server.log_lines[-1]
-    assert (line["event"], line["reason"], line["peer"]) == ("client certificate rejected", reason, "127.0.0.1")
+def test_a_client_without_a_valid_certificate_gets_an_alert(server, tmp_path):
+    rejected, reasons = metric(server, DROPPED), []
+    for (client, alert, reason), version in product(REJECTED.values(), TLS_VERSIONS):
+        files = write_client(tmp_path, client) if client else ()
+        with closing(connect(server, *files, version=version)) as connection, pytest.raises(ssl.SSLError, match=alert):
+            review(connection)
+        reasons.append((reason, "127.0.0.1"))
+    until(lambda: metric(server, DROPPED) == rejected + len(reasons))
+    lines = [line for line in server.log_lines if line["event"] == "client certificate rejected"]
+    assert [(line["reason"], line["peer"]) for line in lines] == reasons
 
 
 def test_a_client_with_a_huge_chain_is_rejected(server, tmp_path):
     certificate, key = write_client(tmp_path, CLIENT)
     certificate.write_bytes(CLIENT.certificate + CA.certificate * 300)  # OpenSSL accepts 100 KB
     with closing(connect(server, certificate, key)) as connection, pytest.raises(OSError, match=r".+"):
-        status_of_review(connection)
+        review(connection)
     with closing(connect(server, *write_client(tmp_path, CLIENT))) as connection:
-        assert status_of_review(connection) == 200
-
-
-@pytest.mark.parametrize("content", [None, b"garbage"], ids=["missing", "garbage"])
-def test_an_unusable_client_ca_stops_the_start(tmp_path, content):
-    """The server never serves clients without a certificate when it was asked not to."""
-    file = tmp_path / "client-ca.crt"
-    if content:
-        file.write_bytes(content)
-    exited = run_to_exit("--snapshot", write_cluster(tmp_path), "--client-ca-file", file)
-    assert exited.returncode == 2
-    # A server of another test may have been killed, and a start logs the removal of its keys.
-    (line,) = (each for each in exited.stderr.splitlines() if "keys of a killed process removed" not in each)
-    assert line.startswith(f"Error: {file}: ")
-
-
-def connection_header(connection):
-    """Send a review over an open connection, and return the response's Connection header."""
-    connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
-    response = connection.getresponse()
-    assert (response.status, bool(response.read())) == (200, True)
-    return response.headers["Connection"]
+        assert review(connection)[0] == 200
 
 
 def test_an_open_connection_ends_with_its_next_response_after_its_ca_is_removed(tmp_path):
@@ -125,15 +106,15 @@ def test_an_open_connection_ends_with_its_next_response_after_its_ca_is_removed(
         run_server(tmp_path, "--client-ca-file", ca_file, "--tls-dir", folder) as server,
         closing(connect(server, *write_client(tmp_path, CLIENT))) as connection,
     ):
-        assert connection_header(connection) == "keep-alive"
+        assert review(connection) == (200, "keep-alive")
         write_certificate_files(folder, OTHER_CA)  # a renewed serving certificate ends no connection
         assert server.probe("/readyz")[0] == 200
-        assert connection_header(connection) == "keep-alive"
+        assert review(connection) == (200, "keep-alive")
         replace(ca_file, OTHER_CA.certificate)
         assert server.probe("/readyz")[0] == 200  # reloads the file; the kubelet sends this probe every 2 s
-        assert connection_header(connection) == "close"
+        assert review(connection) == (200, "close")
         with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
-            status_of_review(connection)
+            review(connection)
 
 
 # The event loop
