@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import resource
 import select
 import socket
 import threading
@@ -113,14 +112,6 @@ def test_no_header_and_no_target_costs_more_than_2_ms(server, port):
 
 PARTIAL_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "
 PEERS = 500  # of each kind
-
-
-@pytest.fixture
-def raised_file_limit():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * PEERS)), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
