@@ -11,6 +11,7 @@ import pytest
 from tests.support.builders import labeled_namespace, virtual_machine
 from tests.support.controlplane import build
 from tests.support.fake_api_server import ApiServer
+from webhook.cli import complete_kubectl_plugin
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -25,58 +26,50 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_shell_gets_a_script_that_completes_the_command_line() -> None:
+def test_a_shell_gets_a_script_that_completes_the_command_line_and_kubectl_has_a_program(tmp_path: Path) -> None:
     assert "COMP_WORDS" in run("kubevirt-scheduler", _KUBEVIRT_SCHEDULER_COMPLETE="bash_source").stdout
     words = {"COMP_WORDS": "kubevirt-scheduler inj", "COMP_CWORD": "1"}
     found = run("kubevirt-scheduler", _KUBEVIRT_SCHEDULER_COMPLETE="bash_complete", **words).stdout
     assert found == "plain,inject\n"
+    with ApiServer() as server:
+        kubeconfig = server.kubeconfig(tmp_path)
+        contexts = run("kubectl_complete-coschedule", "report", "--context", "", KUBECONFIG=kubeconfig)
+    assert (contexts.stdout, contexts.stderr) == ("x\n:4\n", "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
         ([], ["doctor\tcheck the cluster and the installed webhook"]),
-        (["inj"], ["inject\tprint pods as the webhook would patch them", ":4"]),
         (["certs", "st"], ["status\tshow the certificates, the next renewal, and the webhooks that trust them", ":4"]),
         (["inject", "-o", ""], ["yaml", "json", "diff", ":4"]),
         (["inject", "-f", ""], [":0"]),
         (["nothing-like-this"], [":4"]),
+        (["report", "-n", "s"], ["shop", ":4"]),
+        (["explain", ""], ["pod", "vm", "vmi", ":4"]),
+        (["explain", "-n", "shop", "vm", ""], ["db-1", ":4"]),
+        (["opt-in", ""], ["db-2", ":4"]),
+        (["recolocate", "-n", "shop", "x"], [":4"]),
+        (["recolocate", "--exclude", "s"], ["shop", ":4"]),
+        (["explain", "--context", "gone", "vm", ""], [":4"]),
     ],
 )
-def test_the_completion_program_prints_what_kubectl_expects(arguments: list[str], lines: list[str]) -> None:
-    result = run("kubectl_complete-coschedule", *arguments)
-    assert (result.stdout.splitlines()[: len(lines)], result.stderr) == (lines, "")
-
-
-def test_the_plugin_uses_its_own_name_in_usage() -> None:
-    assert run("kubectl-coschedule", "certs", "status", "--help").stdout.startswith(
-        "Usage: kubectl coschedule certs status [OPTIONS]"
-    )
-    assert "Try 'kubectl coschedule inject --help' for help." in run("kubectl-coschedule", "inject", "--guess").stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found"),
-    [
-        (["report", "--context", ""], ["x"]),
-        (["report", "-n", "s"], ["shop"]),
-        (["explain", ""], ["pod", "vm", "vmi"]),
-        (["explain", "-n", "shop", "vm", ""], ["db-1"]),
-        (["opt-in", ""], ["db-2"]),
-        (["recolocate", "-n", "shop", "x"], []),
-        (["recolocate", "--exclude", "s"], ["shop"]),
-        (["explain", "--context", "gone", "vm", ""], []),
-    ],
-)
-def test_names_are_completed_from_the_kubeconfig_and_the_cluster(
-    tmp_path: Path, arguments: list[str], found: list[str]
+def test_commands_options_and_names_of_the_cluster_are_completed_as_kubectl_expects(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    lines: list[str],
 ) -> None:
     with ApiServer() as server:
         first, second = virtual_machine("db-1"), virtual_machine("db-2")
         first["metadata"]["namespace"] = "shop"
         server.put(labeled_namespace("shop"), labeled_namespace("default"), first, second)
-        result = run("kubectl_complete-coschedule", *arguments, KUBECONFIG=server.kubeconfig(tmp_path))
-    assert (result.stdout.splitlines(), result.stderr) == ([*found, ":4"], "")
+        monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path))
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-coschedule", *arguments])
+        complete_kubectl_plugin()
+    printed = capsys.readouterr()
+    assert (printed.out.splitlines()[: len(lines)], printed.err) == (lines, "")
 
 
 @pytest.mark.controlplane

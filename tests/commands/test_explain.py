@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support import paths
 from tests.support.builders import (
@@ -24,24 +24,19 @@ from tests.support.builders import (
     share_manager_pod,
     storage,
     virt_launcher,
+    virtual_machine,
     volume,
 )
+from tests.support.command_line import run_cli, write_manifests
 from tests.support.fleet import without_settings
-from webhook.cli import commands
 from webhook.commands.explain.explanation import explain_request
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
 from webhook.placement.wording import ADVICE, SENTENCES
-from webhook.reading.kubernetes_yaml import documents, to_yaml
+from webhook.reading.kubernetes_yaml import documents
 
 CASES = sorted(paths.CASES.iterdir())
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
-
-
-def run_explain(*arguments: Any, **options: Any) -> Result:
-    result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], **options)
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
 
 
 def explained(received: Object, *manifests: Object, **overrides: Any) -> list[str]:
@@ -58,10 +53,10 @@ def explained(received: Object, *manifests: Object, **overrides: Any) -> list[st
     return [*lines, "Decision"]
 
 
-def write_yaml(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
-    path = folder / name
-    path.write_text("---\n".join(map(to_yaml, contents)))
-    return path
+def run_explain(folder: Path, *received: Object, cluster: tuple[Object, ...] = (node(),), **env: str) -> Result:
+    """Explain the objects of a file in a cluster."""
+    file = write_manifests(folder, *received, name="pod.yaml")
+    return run_cli("explain", "-f", file, "--snapshot", write_manifests(folder, *cluster), env=env)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -70,9 +65,8 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
     decision = expected["decision"]
     settings = case / "settings.yaml"
     environment = next(documents(settings.read_text())) if settings.exists() else {}
-    result = run_explain(
-        "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", env=environment | {"COLUMNS": "999"}
-    )
+    files = "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml"
+    result = run_cli("explain", *files, env=environment | {"COLUMNS": "999"})
     assert (result.exit_code, without_settings(result.stderr)) == (0, "")
     words = " ".join(result.stdout.split())
     assert " ".join(f"{decision['outcome']}, {decision['reason']}: {decision['message']}".split()) in words
@@ -239,47 +233,49 @@ def test_explain_evaluates_a_pod_as_if_it_were_eligible(changes: Any, broken: li
 def test_each_pod_of_a_list_and_each_review_has_a_page(tmp_path: Path) -> None:
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(pod("c"))}
     several = {"apiVersion": "v1", "kind": "List", "items": [virt_launcher("a"), claim("b")]}
-    cluster = write_yaml(tmp_path, node(), name="cluster.yaml")
-    result = run_explain("-f", write_yaml(tmp_path, several, review), "--snapshot", cluster)
+    result = run_explain(tmp_path, several, review)
     headings = [line for line in result.stdout.splitlines() if line.startswith("default/")]
     assert headings == ["default/a", "default/c"]
     assert result.stdout.count("What to do\n") == 2
 
 
 def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path, virt_launcher("a\x1b[31m", claims=["[red]b\x1b[31m\r"]))
-    shown = run_explain("-f", path, "--snapshot", write_yaml(tmp_path, node(), name="cluster.yaml")).stdout
+    shown = run_explain(tmp_path, virt_launcher("a\x1b[31m", claims=["[red]b\x1b[31m\r"])).stdout
     assert "\x1b" not in shown
     assert "claim [red]b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}" in shown
 
 
-def test_an_existing_pod_with_a_malformed_quantity_is_rejected_in_one_line(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path, virt_launcher("a", node="node-a", requests={"cpu": "1 core"}))
-    result = run_explain("-f", path, "--snapshot", write_yaml(tmp_path, node(), name="cluster.yaml"))
-    problem = "document 1: Pod a: resources: a resource quantity is not a number with a unit"
-    assert (result.exit_code, result.stderr) == (2, f"Error: {path}: {problem}\n")
-
-
 def test_a_terminal_of_few_columns_wraps_each_word(tmp_path: Path) -> None:
-    cluster = write_yaml(tmp_path, *storage(), name="cluster.yaml")
-    shown = run_explain("-f", write_yaml(tmp_path, virt_launcher()), "--snapshot", cluster, env={"COLUMNS": "3"}).stdout
+    shown = run_explain(tmp_path, virt_launcher(), cluster=storage(), COLUMNS="3").stdout
     assert "CoScheduled:" in shown.replace("\n", "").replace(" ", "")
 
 
 def test_a_malformed_field_is_named_and_not_quoted(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
-    cluster = write_yaml(tmp_path, *storage(), node(), name="cluster.yaml")
-    result = run_explain("-f", path, "--snapshot", cluster, env={"COLUMNS": "999"})
+    result = run_explain(
+        tmp_path, virt_launcher(requests={"cpu": "s3cret"}), cluster=(*storage(), node()), COLUMNS="999"
+    )
     assert result.exit_code == 0
     assert f"unchanged, {Reason.UNJUDGED}: the pod is malformed (resources: a resource quantity " in result.stdout
     assert "s3cret" not in result.stdout
 
 
-def test_a_file_without_a_pod_is_rejected_with_a_kubectl_command(tmp_path: Path) -> None:
-    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
-    path, cluster = write_yaml(tmp_path, vm), write_yaml(tmp_path, node(), name="cluster.yaml")
-    result = run_explain("-f", path, "--snapshot", cluster)
+@pytest.mark.parametrize(
+    ("received", "problem"),
+    [
+        (
+            virt_launcher("a", node="node-a", requests={"cpu": "1 core"}),
+            "document 1: Pod a: resources: a resource quantity is not a number with a unit",
+        ),
+        (
+            virtual_machine() | {"spec": {}},
+            "no Pod found; to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml",
+        ),
+    ],
+    ids=["a malformed quantity of an existing pod", "no pod"],
+)
+def test_a_file_without_a_pod_to_explain_is_rejected_in_one_line(
+    tmp_path: Path, received: Object, problem: str
+) -> None:
+    result = run_explain(tmp_path, received)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert without_settings(result.stderr) == (
-        f"Error: {path}: no Pod found; to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml\n"
-    )
+    assert without_settings(result.stderr) == f"Error: {tmp_path / 'pod.yaml'}: {problem}\n"
