@@ -1,7 +1,6 @@
 """The commands read the settings of the installed webhook, and predict what it does: nothing if it is not called."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +53,9 @@ ROWS: list[tuple[str, list[Object], str, dict[str, str], str, str | None, int]] 
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(*CLUSTER, kubevirt(), migration_crd())
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    server.put(*CLUSTER, kubevirt(), migration_crd())
+    return server
 
 
 def run(command: str, *arguments: str, variables: dict[str, str]) -> Result:

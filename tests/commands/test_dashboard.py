@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from tests.commands.browser import chromium
 from tests.support.builders import node, storage
+from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi
-from webhook.cli import commands
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 FLEET = [*storage(), node("node-a"), node("node-b"), vm("moved"), vmi("moved"), vm("other", opt_in=False)]
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(*FLEET, vm_pod("moved", "node-b"), *installation())
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    server.put(*FLEET, vm_pod("moved", "node-b"), *installation())
+    return server
 
 
 @contextmanager
@@ -78,13 +76,13 @@ def test_only_the_page_and_its_report_are_served_and_only_by_their_own_names(ser
 
 def test_a_cluster_or_a_port_that_can_not_be_used_ends_the_command(server: ApiServer, tmp_path: Path) -> None:
     kubeconfig = server.kubeconfig(tmp_path)
-    both = CliRunner().invoke(commands, ["dashboard", "-A", "-n", "shop", "--kubeconfig", kubeconfig])
+    both = run_cli("dashboard", "-A", "-n", "shop", "--kubeconfig", kubeconfig)
     assert (both.exit_code, "specify either -A or -n" in both.stderr) == (2, True)
     with dashboard("--kubeconfig", kubeconfig) as port:
-        taken = CliRunner().invoke(commands, ["dashboard", "--port", str(port), "--kubeconfig", kubeconfig])
+        taken = run_cli("dashboard", "--port", port, "--kubeconfig", kubeconfig)
         assert (taken.exit_code, "specify another --port" in taken.stderr) == (2, True)
     server.forbidden.add(("list", "pods"))
-    assert CliRunner().invoke(commands, ["dashboard", "--port", "0", "--kubeconfig", kubeconfig]).exit_code == 2
+    assert run_cli("dashboard", "--port", "0", "--kubeconfig", kubeconfig).exit_code == 2
 
 
 @pytest.mark.needs("chromium")

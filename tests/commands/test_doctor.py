@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from certs.authority import issue_ca
 from certs.controller import CertificateController
@@ -30,6 +30,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
+from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
 from tests.support.fake_clock import FakeClock
@@ -38,7 +39,6 @@ from tests.support.fleet import replica as volume_replica
 from tests.support.paths import DOCS, EXAMPLES
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
-from webhook.cli import commands
 from webhook.cluster.client import ClusterClient
 from webhook.commands.doctor.command import AFTER, BEFORE, CONFIGURATION
 from webhook.commands.doctor.probe import RETRY_INTERVAL, attempt, probe_pod, retry
@@ -132,21 +132,13 @@ Change = Callable[[Cluster], object]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with ApiServer() as server:
-        yield Cluster(server, tmp_path)
+def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
+    return Cluster(server, tmp_path)
 
 
 @pytest.fixture
 def run(cluster: Cluster, tmp_path: Path) -> RunDoctor:
-    kubeconfig = cluster.server.kubeconfig(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(commands, ["doctor", "--kubeconfig", kubeconfig, *arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
+    return partial(run_cli, "doctor", "--kubeconfig", cluster.server.kubeconfig(tmp_path))
 
 
 def findings(result: Result, check: str) -> list[tuple[str, str]]:
@@ -165,9 +157,6 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
     assert [line[0] for line in lines] == ["✓"] * 14
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.count("list", "virtualmachines") == 1
-
-
-def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor) -> None:
     assert [line[0] for line in run("--pre").stdout.splitlines()] == ["✓"] * len(BEFORE)
 
 
@@ -350,10 +339,6 @@ AFTER_CASES: dict[str, Case] = {
         "loopback-nfs", "failure", "opted-in pods with a volume over NFS: 1 (default/web); the kernel",
         put(WEB, linux("5.4.0")),
     ),
-    "an opted-in pod, and its old share-manager": (
-        "loopback-nfs", "failure", "(default/web); share-managers of Longhorn v1.7.2 still run: 1",
-        put(WEB), runs_old_server("v1.7.2"),
-    ),
     "no Deployment": ("replicas", "failure", "no Deployment matches the selector", remove(deployment())),
     "one replica not ready": ("replicas", "warning", "1 of 2 replicas", put(replica("b", phase="Running"))),
     "no replica ready": ("replicas", "failure", "0 of 2 replicas", put(*PENDING)),
@@ -471,33 +456,26 @@ def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster
     ]
 
 
-DELETES = "auto-delete-pod-when-volume-detached-unexpectedly"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "keeps"),
-    [
-        (DELETES, "false", True),
-        (DELETES, "true", False),
-        (f"blacklist-for-{DELETES}", "apps/StatefulSet;kubevirt.io/VirtualMachineInstance", True),
-        (f"blacklist-for-{DELETES}", "apps/StatefulSet", False),
-    ],
-)
-def test_a_setting_of_longhorn_keeps_the_pods_of_vms(
-    run: RunDoctor, cluster: Cluster, name: str, value: str, keeps: bool
-) -> None:
-    cluster.server.put(longhorn("v1.12.0"), named("Setting", name, "longhorn-system", value=value))
-    ((_, finding),) = findings(run("--pre", "-o", "json"), "longhorn")
-    assert finding.startswith("Longhorn v1.12.0")
-    assert ("deletes a VM's pod" not in finding) is keeps
+def test_a_setting_of_longhorn_keeps_the_pods_of_vms(run: RunDoctor, cluster: Cluster) -> None:
+    deletes = "auto-delete-pod-when-volume-detached-unexpectedly"
+    cluster.server.put(longhorn("v1.12.0"))
+    for name, value, keeps in (
+        (deletes, "false", True),
+        (deletes, "true", False),
+        (f"blacklist-for-{deletes}", "apps/StatefulSet;kubevirt.io/VirtualMachineInstance", True),
+        (f"blacklist-for-{deletes}", "apps/StatefulSet", False),
+    ):
+        cluster.server.put(named("Setting", name, "longhorn-system", value=value))
+        ((_, finding),) = findings(run("--pre", "-o", "json"), "longhorn")
+        assert finding.startswith("Longhorn v1.12.0")
+        assert ("deletes a VM's pod" not in finding) is keeps
 
 
 def test_the_users_of_an_old_share_manager_are_named(run: RunDoctor, cluster: Cluster) -> None:
     """An upgrade of Longhorn changes no share-manager that runs: `doctor` said that there was no known bug."""
     runs_old_server("v1.8.1")(cluster)
-    (advice,) = (
-        each["advice"] for each in json.loads(run("-o", "json").stdout)["checks"] if each["check"] == "known-bugs"
-    )
+    checks = json.loads(run("-o", "json").stdout)["checks"]
+    (advice,) = (each["advice"] for each in checks if each["check"] == "known-bugs")
     assert advice.endswith("upgrades its server: VM default/vm1, pod default/backup")
 
 
@@ -513,7 +491,7 @@ def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     waiting = [f"VM default/{name} waits: {reason}" for name, reason in reasons.items()]
     assert findings(result, "waiting") == [("warning", words) for words in (*waiting, "2 more VMs wait")]
     kubeconfig = cluster.server.kubeconfig(tmp_path)
-    report = CliRunner().invoke(commands, ["report", "-A", "-o", "json", "--kubeconfig", kubeconfig])
+    report = run_cli("report", "-A", "-o", "json", "--kubeconfig", kubeconfig)
     known = {(each["namespace"], each["name"]): each["advice"] for each in json.loads(report.stdout)["vms"]}
     advice = [each["advice"] for each in json.loads(result.stdout)["checks"] if each["check"] == "waiting"]
     assert advice[1:5] == [known["default", name] for name in names[:4]]

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support.builders import Object, node, storage
+from tests.support.command_line import run_cli, write_manifests
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
 from tests.support.migrations import migratable
-from webhook.cli import commands
 from webhook.commands.drain_check import site_of
 from webhook.placement.settings import Settings
-from webhook.reading.kubernetes_yaml import to_yaml
 
 LIVE = {"evictionStrategy": "LiveMigrate"}
 API = {"kind": "Setting", "apiVersion": "longhorn.io/v1beta2"}
@@ -63,24 +62,25 @@ Order:
 
 
 def run(*arguments: Any) -> Result:
-    result = CliRunner(env={"COLUMNS": "110"}).invoke(commands, list(map(str, arguments)))
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
+    return run_cli(*arguments, env={"COLUMNS": "110"})
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    file = tmp_path / "cluster.yaml"
-    file.write_text("---\n".join(map(to_yaml, READ)))
-    return file
+    return write_manifests(tmp_path, *READ)
 
 
 def test_the_answer_is_a_table_and_the_order_of_a_drain(snapshot: Path) -> None:
     result = run("drain-check", "node-a", "--snapshot", snapshot)
     assert (result.exit_code, result.stdout) == (1, TEXT)
+    unknown = run("drain-check", "node-a", "node-x", "--snapshot", snapshot)
+    assert (unknown.exit_code, unknown.stderr) == (
+        2,
+        'Error: Node "node-x" not found; to list all: kubectl get nodes\n',
+    )
 
 
-def test_the_json_has_the_same_rows(snapshot: Path) -> None:
+def test_the_json_has_the_same_rows_and_knows_fast_failover(snapshot: Path, tmp_path: Path) -> None:
     result = run("drain-check", "node-a", "--snapshot", snapshot, "-o", "json")
     found = json.loads(result.stdout)
     assert (found["nodes"], found["safe"], found["interrupted"]) == (["node-a"], False, 1)
@@ -99,13 +99,14 @@ def test_the_json_has_the_same_rows(snapshot: Path) -> None:
     }
     assert found["order"][0] == {"command": "kubectl cordon node-a", "comment": ""}
     assert len(found["notes"]) == 1
+    fast = API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}
+    file = write_manifests(tmp_path, fast, name="setting.yaml")
+    result = run("drain-check", "node-a", "--snapshot", snapshot, "--snapshot", file, "-o", "json")
+    assert "at most 30 s" in json.loads(result.stdout)["notes"][0]
 
 
 def test_a_node_without_vms_is_drained_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(
-        "---\n".join(map(to_yaml, [*READ, node("node-c"), longhorn_volume("vol-x"), replica("node-c", "vol-x")]))
-    )
+    file = write_manifests(tmp_path, *READ, node("node-c"), longhorn_volume("vol-x"), replica("node-c", "vol-x"))
     result = run("drain-check", "node-c", "node-b", "--snapshot", file, "-o", "json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["text"]) == (1, "A drain of node-c, node-b concerns 1 VM and interrupts 0")
@@ -121,27 +122,14 @@ def test_a_node_without_vms_is_drained_at_once(tmp_path: Path) -> None:
     assert table.startswith("A drain of node-c concerns no VM.\n\nTHE DRAIN WAITS FOR   NAME    WHY\nVolume")
 
 
-def test_an_unknown_node_is_an_error(snapshot: Path) -> None:
-    result = run("drain-check", "node-a", "node-x", "--snapshot", snapshot)
-    assert (result.exit_code, result.stderr) == (2, 'Error: Node "node-x" not found; to list all: kubectl get nodes\n')
-
-
-def test_without_a_right_the_answer_says_so_and_goes_on(tmp_path: Path) -> None:
-    with ApiServer() as server:
-        server.put(*CLUSTER, VERSION, BUDGET, replica())
-        server.forbidden |= {("list", "poddisruptionbudgets"), ("list", "replicas")}
-        result = run("drain-check", "node-a", "-o", "json", "--kubeconfig", server.kubeconfig(tmp_path))
+def test_without_a_right_the_answer_says_so_and_goes_on(server: ApiServer, tmp_path: Path) -> None:
+    server.put(*CLUSTER, VERSION, BUDGET, replica())
+    server.forbidden |= {("list", "poddisruptionbudgets"), ("list", "replicas")}
+    result = run("drain-check", "node-a", "-o", "json", "--kubeconfig", server.kubeconfig(tmp_path))
     found = json.loads(result.stdout)
     missing = "poddisruptionbudgets, replicas.longhorn.io, volumes.longhorn.io"
     assert found["notes"][-1] == f"Nothing is known of these, maybe because you may not list them: {missing}"
     assert [vm["name"] for vm in found["vms"]] == ["db", "web", "far"]
-
-
-def test_fast_failover_shortens_the_pause(snapshot: Path, tmp_path: Path) -> None:
-    file = tmp_path / "setting.yaml"
-    file.write_text(to_yaml(API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}))
-    result = run("drain-check", "node-a", "--snapshot", snapshot, "--snapshot", file, "-o", "json")
-    assert "at most 30 s" in json.loads(result.stdout)["notes"][0]
 
 
 def test_kubevirts_default_strategy_counts() -> None:

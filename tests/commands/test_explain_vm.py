@@ -1,32 +1,30 @@
 """`explain vm`, `vmi` and `pod` find the VM in a live cluster or in a snapshot, and explain its next start."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support.builders import OPT_IN as OPT_IN_KEY
 from tests.support.builders import (
     Object,
-    hotplug_pod,
     node,
     pinned_vm_pod,
     pod,
     storage,
 )
+from tests.support.command_line import run_cli
+from tests.support.command_line import write_manifests as snapshot
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import migratable
-from webhook.cli import commands
 from webhook.placement.wording import restart_advice
 from webhook.reading.kubernetes_yaml import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
-DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("other", "node-a")]
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
 OPT_IN = "Opt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes, then r"
@@ -34,7 +32,6 @@ BACKUP = pod("backup", claims=["disk1"], node="node-b")
 KEEPS = "The share-manager on node-a keeps running for"
 KEPT = f"Its pod is then pinned to node-a. {KEEPS} VM default/other."
 RESTART = f"Restart the VM: virtctl restart vm1 -n default. {KEPT}"
-PLUGGED = vm_pod(node="node-b", claims=[])
 STOP_AND_START = restart_advice("default", "vm1", "Always")
 SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "apart": (
@@ -72,12 +69,6 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         ["decision at creation: none (no annotation)"],
         f"Delete the VMI, and create it again unless a controller does: kubectl delete vmi vm1 -n default. {KEPT}",
     ),
-    "a hotplugged disk": (
-        [vm(), PLUGGED, hotplug_pod(PLUGGED)],
-        "Apart, NoClaims: node-a serves claim disk1",
-        [],
-        "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts.",
-    ),
     "a pin that can not hold": (
         [vm(), pinned_vm_pod(node="node-b")],
         "Waiting, ShareManagerMoved: node-a serves claim disk1",
@@ -88,22 +79,14 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(*installation())
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    """A cluster with an installed webhook."""
+    server.put(*installation())
+    return server
 
 
-def run_explain(*arguments: Any, **options: Any) -> Result:
-    result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], env={"COLUMNS": "120"}, **options)
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def snapshot(folder: Path, *items: Object) -> Path:
-    file = folder / "cluster.yaml"
-    file.write_text("---\n".join(map(to_yaml, items)))
-    return file
+def run_explain(*arguments: Any, stdin: str = "") -> Result:
+    return run_cli("explain", *arguments, env={"COLUMNS": "120"}, stdin=stdin)
 
 
 def lines_of(result: Result) -> list[str]:
@@ -132,7 +115,7 @@ def test_a_vm_is_explained_alike_from_a_snapshot_a_live_cluster_and_its_pod(
     pods = [request for request in server.requests if request.plural == "pods"]
     assert [each.path for each in pods if "labelSelector" not in each.query] == ["/api/v1/pods"]
     if len(items) == 2 and items[1]["kind"] == "Pod":
-        assert lines_of(run_explain("-f", "-", "--snapshot", file, input=to_yaml(items[1]))) == lines
+        assert lines_of(run_explain("-f", "-", "--snapshot", file, stdin=to_yaml(items[1]))) == lines
 
 
 OBSERVING = installation({"CO_SCHEDULE_ACTION": "observe"})
@@ -177,20 +160,16 @@ def test_a_wrong_subject_is_rejected_with_the_right_forms(words: str) -> None:
 NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["vm", "gone"], f'VirtualMachine "gone" {NOT_FOUND} vm -n default'),
-        (["pod", "gone"], f'Pod "gone" {NOT_FOUND} pod -n default'),
-    ],
-    ids=["vm", "pod"],
-)
-def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [("vm", "VirtualMachine"), ("pod", "Pod")])
+def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, kind: str, name: str) -> None:
     server.put(*SERVED, vm("off"))
-    result = run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
-    in_snapshot = run_explain(*words, "-n", "default", "--snapshot", snapshot(tmp_path, *SERVED, vm("off")))
-    assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
+    for source in (
+        ["--kubeconfig", server.kubeconfig(tmp_path)],
+        ["--snapshot", snapshot(tmp_path, *SERVED, vm("off"))],
+    ):
+        result = run_explain(kind, "gone", "-n", "default", *source)
+        problem = f'Error: {name} "gone" {NOT_FOUND} {kind} -n default\n'
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", problem)
 
 
 @pytest.mark.parametrize("pod_name", ["", "virt-launcher-vm1-abcde"], ids=["vm", "pod"])
@@ -244,10 +223,10 @@ def test_a_pod_that_is_piped_in_needs_no_vm(server: ApiServer, tmp_path: Path) -
     server.missing |= {"virtualmachines", "virtualmachineinstances"}
     launcher = vm_pod(node="node-b")
     server.put(*SERVED, launcher)
-    piped = run_explain("-f", "-", "--kubeconfig", server.kubeconfig(tmp_path), input=to_yaml(launcher))
+    piped = run_explain("-f", "-", "--kubeconfig", server.kubeconfig(tmp_path), stdin=to_yaml(launcher))
     assert "Apart, NotReviewed: node-a serves claim disk1" in lines_of(piped)
     finished = to_yaml(vm_pod(phase="Succeeded"))
-    piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=finished)
+    piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), stdin=finished)
     assert "Stopped, CoScheduled: node-a serves claim disk1" in lines_of(piped)
 
 
@@ -273,6 +252,6 @@ def test_json_and_yaml_hold_the_status_the_steps_and_the_decisions(tmp_path: Pat
     assert found["advice"] == [SCENES["not opted in"][3]]
     assert yaml.safe_load(run_explain("vm", "vm1", "--snapshot", file, "-o", "yaml").stdout) == [found]
     created = to_yaml(vm_pod(node="", created=""))
-    (found,) = msgspec.json.decode(run_explain("-f", "-", "--snapshot", file, "-o", "json", input=created).stdout)
+    (found,) = msgspec.json.decode(run_explain("-f", "-", "--snapshot", file, "-o", "json", stdin=created).stdout)
     assert (found["vm"], found["ifEligible"], found["decision"]["outcome"]) == (None, None, "pinned")
     assert found["patch"]

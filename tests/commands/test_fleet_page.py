@@ -124,7 +124,7 @@ def test_the_page_loads_nothing_and_embeds_json_that_html_does_not_interpret() -
 
 
 @pytest.mark.needs("chromium")
-def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
+def test_500_vms_are_drawn_and_listed_and_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
     assert sum(int(text or 1) for text in opened.texts(".cell")) == 84 + 84  # together and apart
     assert opened.shown == "500 of 500 VMs shown"
@@ -133,11 +133,7 @@ def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
     assert opened.count("tbody tr") == 500
     assert browser.errors == []
     assert browser.requests == [page_file.as_uri()]
-
-
-@pytest.mark.needs("chromium")
-def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
-    opened = Opened(browser, page_file, five_hundred_vms())
+    opened.do("#tab-map", "click()")
     opened.choose("#namespace", "team-1")
     assert opened.shown == "125 of 500 VMs shown"
     assert opened.texts("#states b") == ["0", "42", "0", "41", "0", "42"]

@@ -1,6 +1,5 @@
 """What KubeVirt supports is read from its CRD and its configuration, and a migration is created once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Migration
 
 MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,18 +1,19 @@
 """`recolocate` prints what it would do to each VM, and refuses a KubeVirt that can't do it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support.builders import Object, claim, node, share_manager_pod, storage, volume
+from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, error_response, status
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import kubevirt, migratable, migration, migration_crd
-from webhook.cli import commands
 
 MIGRATIONS = "virtualmachineinstancemigrations"
 FIXED = [{"type": "LiveMigratable", "status": "False", "message": "it has a host device"}]
@@ -53,22 +54,14 @@ FLEET = [
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(migration_crd(), kubevirt(), *FLEET, *installation())
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    server.put(migration_crd(), kubevirt(), *FLEET, *installation())
+    return server
 
 
 @pytest.fixture
-def run(server: ApiServer, tmp_path: Path):
-    kubeconfig = server.kubeconfig(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(commands, ["recolocate", *arguments, "--kubeconfig", kubeconfig])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return run
+def run(server: ApiServer, tmp_path: Path) -> Callable[..., Result]:
+    return partial(run_cli, "recolocate", "--kubeconfig", server.kubeconfig(tmp_path))
 
 
 def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, server: ApiServer) -> None:
@@ -87,12 +80,12 @@ def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, ser
 
 
 def test_the_plan_of_a_snapshot_is_that_of_its_cluster(run: Any, tmp_path: Path) -> None:
-    file, *options = str(tmp_path / "cluster.json"), "--kubeconfig", str(tmp_path / "kubeconfig")
-    assert CliRunner().invoke(commands, ["snapshot", "-o", file, *options]).exit_code == 0
-    found = CliRunner().invoke(commands, ["recolocate", "--snapshot", file])
+    file = tmp_path / "cluster.json"
+    assert run_cli("snapshot", "-o", file, "--kubeconfig", tmp_path / "kubeconfig").exit_code == 0
+    found = run_cli("recolocate", "--snapshot", file)
     live = run("-A").stdout.replace("it has a host device", "no VMI with the condition LiveMigratable")  # not kept
     assert (found.exit_code, found.stdout) == (0, live)
-    assert "big" in CliRunner().invoke(commands, ["recolocate", "--snapshot", file, "big", "-o", "json"]).stdout
+    assert "big" in run_cli("recolocate", "--snapshot", file, "big", "-o", "json").stdout
 
 
 def test_json_has_one_line_for_each_vm(run: Any) -> None:
@@ -118,19 +111,13 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert without_settings(missing.stderr) == problem
 
 
-def test_a_namespace_or_a_vm_is_left_out(run: Any) -> None:
-    found = run("-A", "--exclude", "default/big", "--exclude", "default/fixed")
-    assert found.stdout.endswith("2 apart: 1 would migrate, 1 need a restart\n")
-    assert without_settings(found.stderr) == ""
+def test_a_namespace_or_a_vm_is_left_out_and_an_exclusion_of_no_vm_is_named(run: Any) -> None:
     assert "No VM is apart from its storage." in run("-A", "--exclude", "default").stdout
-
-
-@pytest.mark.parametrize("value", ["elsewhere", "default/bigg", "default/", ""])
-def test_an_exclusion_that_excludes_no_vm_is_named(run: Any, value: str) -> None:
-    found = run("-A", "--exclude", "default/big", "--exclude", value)
-    assert found.stdout.endswith("3 apart: 1 would migrate, 2 need a restart\n")
-    problem = f"Warning: --exclude {value} excludes no VM\n"
-    assert (found.exit_code, without_settings(found.stderr)) == (0, problem)
+    nothing = ["elsewhere", "default/bigg", "default/", ""]
+    found = run("-A", *(f"--exclude={value}" for value in ("default/big", "default/fixed", *nothing)))
+    assert found.stdout.endswith("2 apart: 1 would migrate, 1 need a restart\n")
+    warnings = "".join(f"Warning: --exclude {value} excludes no VM\n" for value in sorted(nothing))
+    assert (found.exit_code, without_settings(found.stderr)) == (0, warnings)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +132,10 @@ def test_options_that_contradict_are_rejected(run: Any, option: str, others: str
     assert (result.exit_code, f"{option} cannot be combined with " in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400", "99999999999"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "99999999999"])
 @pytest.mark.parametrize("option", ["recolocate --settle", "doctor --calls"])
 def test_a_time_that_never_ends_is_rejected(option: str, value: str) -> None:
-    result = CliRunner().invoke(commands, [*option.split(), value])
+    result = run_cli(*option.split(), value)
     assert (result.exit_code, f"Invalid value for '{option.split()[1]}'" in result.stderr) == (2, True)
 
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
+from tests.support.command_line import run_cli
 from tests.support.server_process import write_cluster
-from webhook.cli import commands
 from webhook.commands.serve import TlsOptions
 
 UNSET = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
@@ -18,15 +17,14 @@ WITH_SECRET = {"tls_secret": ("shop", "tls"), "tls_names": ("webhook.shop.svc",)
 @pytest.mark.parametrize("value", ["", "webhook", "/webhook", "shop/", "a/b/c"])
 @pytest.mark.parametrize("command", ["serve --lease", "serve --tls-secret", "certs status --secret"])
 def test_an_object_needs_a_namespace_and_a_name(command: str, value: str) -> None:
-    result = CliRunner().invoke(commands, [*command.split(), value])
+    result = run_cli(*command.split(), value)
     assert result.exit_code == 2
     assert "expected NAMESPACE/NAME, got" in result.stderr
     assert command.rsplit(maxsplit=1)[-1] in result.stderr
 
 
 def test_a_snapshot_takes_no_lease(tmp_path: Path) -> None:
-    arguments = ["serve", "--snapshot", str(write_cluster(tmp_path)), "--lease", "shop/webhook"]
-    result = CliRunner().invoke(commands, arguments)
+    result = run_cli("serve", "--snapshot", write_cluster(tmp_path), "--lease", "shop/webhook")
     assert result.exit_code == 2
     assert "--lease requires a live cluster: a snapshot has no pods to release" in result.stderr
 

@@ -45,12 +45,12 @@ def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: s
     assert missing_part(strip_lines(run(command)), strip_lines(shown)) == ""
 
 
-def test_each_make_command_of_a_page_is_a_makefile_target() -> None:
+def test_each_make_command_of_a_page_or_a_workflow_is_a_makefile_target() -> None:
     targets = set(re.findall(r"^([a-z-]+):", ROOT.joinpath("Makefile").read_text(), re.MULTILINE))
     shown = [
         (str(page.relative_to(ROOT)), target)
-        for page in PAGES
-        for target in re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE)
+        for page in [*PAGES, *ROOT.glob(".github/workflows/*.yaml")]
+        for target in re.findall(r"(?:`|^|\$ |run: )make ([a-z-]+)", page.read_text(), re.MULTILINE)
     ]
     assert shown
     assert [each for each in shown if each[1] not in targets] == []
