@@ -118,13 +118,7 @@ def put_foreign_secret(api, **data):
 def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhooks_but_no_key(api, invoke, new_replica):
     new_replica()
     shown = invoke("status").stdout
-    for words in (
-        f"Secret {NAMESPACE}/{NAME}",
-        "CN=kubevirt-scheduler CA",
-        *NAMES,
-        "30.0",
-        "365.0",
-    ):
+    for words in (f"Secret {NAMESPACE}/{NAME}", "CN=kubevirt-scheduler CA", *NAMES, "30.0", "365.0"):
         assert words in shown
     assert "Next: renew, a third of the certificate's lifetime is left: " in shown
     assert "Problem" not in shown

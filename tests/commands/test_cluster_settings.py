@@ -90,10 +90,7 @@ def test_the_settings_are_those_of_the_cluster(server: ApiServer, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("objects", "line", "known"),
-    [
-        (INSTALLED, f"1.2.3 ({DEPLOYMENT}, called)", "1.2.3"),
-        ([], "unknown (not-installed)", ""),
-    ],
+    [(INSTALLED, f"1.2.3 ({DEPLOYMENT}, called)", "1.2.3"), ([], "unknown (not-installed)", "")],
 )
 def test_the_version_is_that_of_both_sides(
     server: ApiServer, tmp_path: Path, objects: list[Object], line: str, known: str

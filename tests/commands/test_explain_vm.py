@@ -9,13 +9,7 @@ import yaml
 from click.testing import Result
 
 from tests.support.builders import OPT_IN as OPT_IN_KEY
-from tests.support.builders import (
-    Object,
-    node,
-    pinned_vm_pod,
-    pod,
-    storage,
-)
+from tests.support.builders import Object, node, pinned_vm_pod, pod, storage
 from tests.support.command_line import run_cli
 from tests.support.command_line import write_manifests as snapshot
 from tests.support.fake_api_server import ApiServer

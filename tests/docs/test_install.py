@@ -27,10 +27,7 @@ from tests.support.webhook_process import PROGRAM
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 # The sections whose commands run, in this order.
-JOURNEY = {
-    "install": ("Install", "Opt a VM in"),
-    "upgrade": ("Upgrade", "Roll back", "Uninstall"),
-}
+JOURNEY = {"install": ("Install", "Opt a VM in"), "upgrade": ("Upgrade", "Roll back", "Uninstall")}
 VIRTCTL = """#!/bin/sh
 [ "$1" = restart ]
 """

@@ -85,11 +85,7 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
     with TemporaryDirectory() as folder:
         file = Path(folder, "cluster.yaml")
         file.write_text("---\n".join(map(to_yaml, objects)))
-        catalogs = [
-            live.store,
-            read_inventory(client, Settings()).store,
-            read([file])[0].store,
-        ]
+        catalogs = [live.store, read_inventory(client, Settings()).store, read([file])[0].store]
     for subject in SUBJECTS:
         admission = request(subject, subject["metadata"]["namespace"])
         cached, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
@@ -108,10 +104,7 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
     file.write_text("---\n".join(map(to_yaml, objects)))
     loaded, _ = read([file])
     assert [line.partition(": document ")[2].partition(": ")[2] for line in loaded.malformed] == listed.malformed
-    assert [line.partition(": ")[0] for line in listed.malformed] == [
-        "Pod default/broken",
-        "KubeVirt kubevirt",
-    ]
+    assert [line.partition(": ")[0] for line in listed.malformed] == ["Pod default/broken", "KubeVirt kubevirt"]
     for inventory in listed, loaded:
         assert [name for _, name in inventory.pods] == ["good"]
         assert inventory.kubevirts == {}

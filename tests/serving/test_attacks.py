@@ -14,15 +14,7 @@ import pytest
 from tests.support.builders import REQUIRED
 from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
-from tests.support.server_process import (
-    JSON,
-    TIMEOUT,
-    VM_START,
-    resident_memory,
-    run_server,
-    until,
-    write_cluster,
-)
+from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
 from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.review.admission_review import REVIEW_LIMIT
 

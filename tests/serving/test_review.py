@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import (
-    Object,
-    catalog,
-    injection_for,
-    node,
-    request,
-    storage,
-    virt_launcher,
-)
+from tests.support.builders import Object, catalog, injection_for, node, request, storage, virt_launcher
 from tests.support.paths import REVIEWS
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Outcome, Reason
