@@ -17,7 +17,6 @@ from tests.support.log_capture import capture_logs
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until
 from tests.support.tls_client import write_certificate_files
 from webhook.serving.http.connection import Phase
-from webhook.serving.http.loop import MAX_CONNECTIONS
 
 NOW = datetime.now(UTC)
 CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)
@@ -142,13 +141,3 @@ def test_a_rejected_client_is_dropped_after_it_has_read_the_alert(driver):
     assert driver.requests == []
     assert driver.dropped == {"certificate": 1}
     assert [line["event"] for line in logs] == ["client certificate rejected"]
-
-
-def test_rejected_clients_are_evicted_first(driver, tmp_path):
-    accepted = client_context(tmp_path / "ca.crt", *write_client(tmp_path, CLIENT))
-    driver.loop.max_connections = 2
-    with driver.connect_tls(context=accepted) as served, driver.connect_tls(), driver.connect_tls():
-        driver.turn(3)
-        assert driver.send_and_receive(served).startswith(b"HTTP/1.1 200")
-    assert driver.dropped["evicted"] == 1
-    assert driver.loop.max_connections < MAX_CONNECTIONS

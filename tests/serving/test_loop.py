@@ -286,13 +286,6 @@ def test_a_request_in_records_of_one_byte_takes_many_turns(driver, record_peer):
     assert +driver.statuses == {200: 1}
 
 
-def test_several_records_in_one_segment_are_read_in_one_turn(driver, record_peer):
-    sock, writer = record_peer
-    sock.sendall(b"".join(writer.record(part) for part in (POST[:10], POST[10:20], POST[20:])))
-    driver.turn()
-    assert +driver.statuses == {200: 1}
-
-
 @pytest.mark.parametrize("cut", [1, 4, 5, 30])
 def test_a_record_in_two_segments_is_read_as_a_whole(driver, record_peer, cut):
     sock, writer = record_peer
@@ -429,24 +422,6 @@ def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
 
 
 # Limits
-
-
-def test_the_peer_with_the_most_connections_loses_one_first(driver):
-    """A flood of connections closed those of the API server, which waits for longer between two reviews."""
-    driver.loop.max_connections = 5
-    with ExitStack() as stack:
-        other = stack.enter_context(driver.connect_tls(OTHER_PEER))
-        assert driver.send_and_receive(other)
-        crowd = []
-        for _ in range(20):
-            driver.advance_clock(0.1)
-            crowd.append(stack.enter_context(driver.connect_tls()))
-            assert driver.send_and_receive(crowd[-1])
-        assert driver.dropped == {"evicted": 16}
-        assert [closed_by_server(sock) for sock in crowd] == [True] * 16 + [False] * 4
-        assert is_served(driver, other)
-        stack.enter_context(driver.connect_tls(OTHER_PEER))
-        assert driver.loop.connections() == 5
 
 
 def test_a_connection_over_the_limit_evicts_the_longest_idle_one(driver):
