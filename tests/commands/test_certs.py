@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
 from certs import ApiError
 from certs import secret as bundles
@@ -20,6 +19,7 @@ from certs.rotation import Step, apply_step, drop_old
 from certs.secret import CertificateError
 from certs.status import read_status
 from tests.support.client_certificates import issue_client
+from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_api_server import status as response_status
 from tests.support.fake_certificate_cluster import (
@@ -33,7 +33,6 @@ from tests.support.fake_certificate_cluster import (
 )
 from tests.support.fake_clock import START, CertificateClock
 from tests.support.paths import CHART
-from webhook.cli import commands
 from webhook.commands.options import DRY_RUN
 
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
@@ -94,9 +93,7 @@ def new_replica(api, tmp_path):
 @pytest.fixture
 def invoke(kubeconfig):
     def run(*arguments):
-        result = CliRunner(env={"COLUMNS": "140"}).invoke(
-            commands, ["certs", *arguments, "--kubeconfig", kubeconfig], catch_exceptions=False
-        )
+        result = run_cli("certs", *arguments, "--kubeconfig", kubeconfig, env={"COLUMNS": "140"})
         assert result.exit_code in (0, 1) or len(result.stderr.splitlines()) == 1
         return result
 
@@ -152,34 +149,56 @@ def put_expired_certificate(api, self_managed):
         put_foreign_secret(api, ca=ca, leaf=leaf)
 
 
-def put_certificate_of_another_ca(api):
+def put_foreign_leaf(api, names=NAMES, signer=None, key=None, **data):
+    """Publish a new CA, and put a leaf into a foreign Secret: of this signer, with this key, or other data instead."""
     now = datetime.now(UTC)
     ca = issue_ca(now)
-    put_foreign_secret(api, ca=ca, leaf=issue_leaf(issue_ca(now), NAMES, now))
+    leaf = issue_leaf(signer or ca, names, now)
+    put_foreign_secret(api, ca=ca, leaf=Issued(leaf.certificate, key or leaf.key))
     api.publish(ca.certificate)
+    api.secret.update(data)
 
 
-STATUSES = {
-    "no problem": (lambda _: None, 0),
-    "no webhooks": (lambda api: api.configuration.update(webhooks=[]), 0),
-    "one webhook does not trust the certificate": (empty_one_ca_bundle, 1),
-    "damaged Secret": (lambda api: api.secret["data"].update({"tls.key": "eA=="}), 1),
-    "missing configuration": (lambda api: api.objects.pop(CONFIGURATION_PATH), 1),
-    "expired certificate": (lambda api: put_expired_certificate(api, self_managed=True), 1),
-    "expired certificate in a foreign Secret": (lambda api: put_expired_certificate(api, self_managed=False), 1),
-    "certificate of another CA": (put_certificate_of_another_ca, 1),
-    "missing Secret": (lambda api: api.objects.pop(SECRET_PATH), 2),
-}
+OTHER_CA = issue_ca(datetime.now(UTC))
+# How the installation is changed, the exit status, and words of the problem.
+PROBLEMS = {
+    "no problem": (lambda _: None, 0, ""),
+    "no webhooks": (lambda api: api.configuration.update(webhooks=[]), 0, ""),
+    "one webhook does not trust the certificate": (empty_one_ca_bundle, 1, ""),
+    "damaged Secret": (lambda api: api.secret["data"].update({"tls.key": "eA=="}), 1, ""),
+    "empty Secret": (lambda api: api.secret.update(data={}), 1, "is empty; the first replica fills it"),
+    "missing configuration": (lambda api: api.objects.pop(CONFIGURATION_PATH), 1, ""),
+    "expired certificate": (lambda api: put_expired_certificate(api, self_managed=True), 1, ""),
+    "missing Secret": (lambda api: api.objects.pop(SECRET_PATH), 2, ""),
+    "expired certificate in a foreign Secret": (
+        lambda api: put_expired_certificate(api, self_managed=False), 1, "tls.crt: expired or not valid yet"
+    ),
+    "certificate of another CA": (lambda api: put_foreign_leaf(api, signer=OTHER_CA), 1, ""),
+    "key of another certificate": (
+        lambda api: put_foreign_leaf(api, key=OTHER_CA.key), 1, "tls.key: does not match tls.crt"
+    ),
+    "missing certificate": (
+        lambda api: put_foreign_leaf(api, data={"x": "eA=="}), 1, "tls.crt or tls.key: contains no PEM certificate"
+    ),
+    "certificate for other names": (
+        lambda api: put_foreign_leaf(api, ["webhook.svc", "*.svc"]), 1, f"tls.crt: lacks {NAMES[0]}, the name"
+    ),
+    "wildcard name": (lambda api: put_foreign_leaf(api, [f"*.{NAMES[0].partition('.')[2]}"]), 0, ""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "code"), STATUSES.values(), ids=STATUSES)
-def test_the_exit_status_of_status_reports_problems(api, invoke, new_replica, change, code):
+@pytest.mark.parametrize(("change", "code", "words"), PROBLEMS.values(), ids=PROBLEMS)
+def test_status_reports_the_problem_and_exits_with_its_code(  # noqa: PLR0917 (columns of the table)
+    api, invoke, new_replica, change, code, words
+):
     new_replica()
     change(api)
     for output in ("table", "json"):
         result = invoke("status", "-o", output)
-        assert result.exit_code == code
-        assert bool(result.stdout) is (code < 2)
+        assert (result.exit_code, bool(result.stdout)) == (code, code < 2)
+    problem = json.loads(result.stdout or "{}").get("problem", "")
+    assert words in problem
+    assert code or not problem
 
 
 @pytest.mark.parametrize(
@@ -234,46 +253,6 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
         assert bool(trust_anchor_in(tmp_path, root.certificate)) is trusted
 
 
-PROBLEMS = {
-    "empty Secret": (lambda _: None, "is empty; the first replica fills it"),
-    "key of another certificate": (
-        lambda api: put_foreign_secret(api, ca=issue_ca(START), leaf=issue_leaf_with_another_key()),
-        "tls.key: does not match tls.crt",
-    ),
-    "missing certificate": (
-        lambda api: api.secret.update(data={"x": "eA=="}),
-        "tls.crt or tls.key: contains no PEM certificate",
-    ),
-    "certificate for other names": (
-        lambda api: put_secret_with_names(api, "webhook.svc", "*.svc"),
-        f"tls.crt: lacks {NAMES[0]}, the name",
-    ),
-    "wildcard name": (lambda api: put_secret_with_names(api, f"*.{NAMES[0].partition('.')[2]}"), ""),
-    "expired certificate in a foreign Secret": (
-        lambda api: put_expired_certificate(api, self_managed=False),
-        "tls.crt: expired or not valid yet",
-    ),
-}
-
-
-def put_secret_with_names(api, *names):
-    ca = issue_ca(START)
-    put_foreign_secret(api, ca=ca, leaf=issue_leaf(ca, names, START))
-
-
-def issue_leaf_with_another_key():
-    ca = issue_ca(START)
-    return type(ca)(issue_leaf(ca, NAMES, START).certificate, ca.key)
-
-
-@pytest.mark.parametrize(("change", "problem"), PROBLEMS.values(), ids=PROBLEMS)
-def test_status_reports_the_problem(api, objects, change, problem):
-    change(api)
-    found = read_status(objects, START).problem
-    assert problem in found
-    assert bool(problem) is bool(found)
-
-
 OVERDUE = {
     "not due": (20 * DAY - timedelta(seconds=1), "", True),
     "due, but not overdue": (20 * DAY + timedelta(minutes=4), "", True),
@@ -302,16 +281,15 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
 
 def test_each_command_reports_a_missing_secret_in_one_line(api, invoke):
     del api.objects[SECRET_PATH]
-    for command in (["status"], ["renew"], ["rotate-ca"], ["rotate-ca", "--yes"]):
-        result = invoke(*command)
+    for command in ("status", "renew", "rotate-ca"):
+        result = invoke(command)
         assert result.exit_code == 2
         assert result.stderr == f"Error: Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it\n"
 
 
 @pytest.mark.parametrize("command", ["renew", "rotate-ca"])
 def test_commands_do_not_write_a_foreign_secret(api, invoke, command):
-    ca = issue_ca(START)
-    put_foreign_secret(api, ca=ca, leaf=issue_leaf(ca, NAMES, START))
+    put_foreign_leaf(api)
     result = invoke(command, "--yes")
     assert result.exit_code == 2
     assert "the webhook does not overwrite it" in result.stderr
@@ -421,17 +399,13 @@ def test_rotate_with_drop_old_replaces_every_ca_whose_key_was_in_the_secret_with
     assert signed_by(replica._folder.joinpath("tls.crt").read_bytes(), api.ca_bundles()[0])
 
 
-def test_rotate_ca_changes_nothing_without_a_configuration(api, invoke, new_replica):
+def test_rotate_ca_needs_a_configuration_and_warns_if_the_new_ca_is_not_published_there(api, invoke, new_replica):
     new_replica()
-    writes = len(api.writes)
-    del api.objects[CONFIGURATION_PATH]
+    writes, configuration = len(api.writes), api.objects.pop(CONFIGURATION_PATH)
     refused = invoke("rotate-ca", "--yes")
     assert (refused.exit_code, len(api.writes)) == (2, writes)
     assert "MutatingWebhookConfiguration kubevirt-scheduler not found" in refused.stderr
-
-
-def test_rotate_ca_warns_if_the_new_ca_is_not_published(api, invoke, new_replica):
-    new_replica()
+    api.put(CONFIGURATION_PATH, configuration)
     api.fail_before = {len(api.calls) + 5: ApiError(500, "etcd is down")}
     warned = invoke("rotate-ca", "--yes")
     assert (warned.exit_code, api.fail_before) == (0, {})

@@ -8,7 +8,6 @@ import select
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from click.testing import CliRunner
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
 from tests.support.builders import Object, node, request, storage, storage_class, virt_launcher, virtual_machine
+from tests.support.command_line import all_commands
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
@@ -54,25 +54,13 @@ STAND_INS = {
 }
 
 
-def all_commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield each command that has no subcommands, with its path."""
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    context = click.Context(command, info_name="kubevirt-scheduler")
-    for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found
-        yield from all_commands(found, *path, name)
-
-
 def examples(command: click.Command) -> list[str]:
     """Return the lines of a command's help below "Example:" or "Examples:"."""
     block = re.search(r"Examples?:\n((?: +\S.*\n?)+)", command.help or "")
     return [line.strip() for line in block[1].splitlines()] if block else []
 
 
-COMMANDS = [*all_commands(commands), (("",), commands)]
+COMMANDS = [*all_commands(), (("",), commands)]
 SHOWN = [(line, path) for path, command in COMMANDS for line in examples(command)]
 # The commands that run until they are ended: the options that have each find free ports, and its first words.
 SERVERS = {"serve": (" --http-port 0 --https-port 0", "{"), "dashboard": (" --port 0", "Serving")}
@@ -87,28 +75,21 @@ def vm_objects(namespace: str) -> list[Object]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ApiServer]:
+def server(server: ApiServer, tmp_path: Path) -> ApiServer:
     certificates = FakeCertificateCluster()
     own = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "names": NAMES}
     CertificateController(certificates, **own, folder=tmp_path / "own", now=lambda: datetime.now(UTC)).run_pass()
     (tmp_path / "tls").mkdir()
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / "tls" / name).write_bytes(base64.b64decode(certificates.objects[SECRET_PATH]["data"][name]))
-    with ApiServer() as server:
-        server.put(
-            node(),
-            node("node-b"),
-            *vm_objects("default"),
-            *vm_objects("shop"),
-            virtual_machine("vm2", "shop"),
-            migration_crd(),
-            storage_class("longhorn") | {"provisioner": "driver.longhorn.io"},
-        )
-        for path, item in certificates.objects.items():
-            kind = "MutatingWebhookConfiguration" if path.startswith(CONFIGURATIONS) else "Secret"
-            server.put(item | {"kind": kind})
-        server.script("post", "pods", body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201))
-        yield server
+    server.put(node(), node("node-b"), *vm_objects("default"), *vm_objects("shop"))
+    server.put(virtual_machine("vm2", "shop"), migration_crd())
+    server.put(storage_class("longhorn") | {"provisioner": "driver.longhorn.io"})
+    for path, item in certificates.objects.items():
+        kind = "MutatingWebhookConfiguration" if path.startswith(CONFIGURATIONS) else "Secret"
+        server.put(item | {"kind": kind})
+    server.script("post", "pods", body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201))
+    return server
 
 
 @pytest.fixture

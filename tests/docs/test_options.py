@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import click
 
 from tests.docs.test_commands import rows
+from tests.support.command_line import all_commands
 from tests.support.paths import DOCS
-from webhook.cli import COMMANDS, commands
+from webhook.cli import COMMANDS
 from webhook.cluster.live_catalog import GUARDING
 from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.reasons import Reason
 
 PAGE = DOCS / "reference/commands.md"
-
-
-def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield each command that is no group, with its path."""
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            if found := command.get_command(context, name):
-                yield from every_command(found, f"{path} {name}")
-    else:
-        yield path, command
 
 
 def test_the_reference_lists_each_command() -> None:
@@ -35,7 +24,7 @@ def test_the_reference_lists_each_command() -> None:
 
 def test_each_option_has_a_description() -> None:
     """The help is the only reference of the options."""
-    found = [(path, option) for path, command in every_command()
+    found = [(path, option) for path, command in all_commands()
              for option in command.params if isinstance(option, click.Option)]  # fmt: skip
     assert len(found) > 60
     assert [(path, option.name) for path, option in found if not option.help] == []

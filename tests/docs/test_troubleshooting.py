@@ -14,26 +14,17 @@ from tests.support.scenario import CO_SCHEDULED, Scenario
 pytestmark = pytest.mark.controlplane
 
 
-def kubectl_commands() -> list[list[str]]:
-    """The arguments of the section's kubectl commands."""
-    found = [shlex.split(each) for each in commands(DOCS / "guides/troubleshooting.md", "Pins that can't hold")]
-    return [words[1:] for words in found if words[0] == "kubectl"]
-
-
-@pytest.fixture
-def scenario(plain_scenario: Scenario) -> Scenario:
-    return plain_scenario
-
-
-def test_the_first_command_lists_a_pinned_pod_with_the_schedulers_words(
-    plane: ControlPlane, scenario: Scenario
+def test_a_command_lists_a_pinned_pod_with_the_schedulers_words_and_another_one_warnings_about_vmis(
+    plane: ControlPlane, plain_scenario: Scenario
 ) -> None:
+    scenario = plain_scenario
+    found = [shlex.split(each) for each in commands(DOCS / "guides/troubleshooting.md", "Pins that can't hold")]
+    command, of_warnings = (words[1:] for words in found if words[0] == "kubectl")
     (node,) = scenario.add_nodes(1)
     scenario.change_node(node, {"spec": {"unschedulable": True}})
     pod = scenario.vm_pod("vm1")
     pod["metadata"]["annotations"][CO_SCHEDULED] = node
     scenario.create(pod)
-    command, _ = kubectl_commands()
 
     def row() -> str:
         rows = [line for line in plane.kubectl(*command).splitlines() if scenario.namespace in line]
@@ -42,14 +33,10 @@ def test_the_first_command_lists_a_pinned_pod_with_the_schedulers_words(
     namespace, vm, pinned_to, message = plane.wait(row, 20, "the pod with the scheduler's message").split(maxsplit=3)
     assert (namespace, vm, pinned_to) == (scenario.namespace, "vm1", node)
     assert "nodes are available" in message
-
-
-def test_the_second_command_lists_warnings_about_vmis(plane: ControlPlane, scenario: Scenario) -> None:
     events = f"/api/v1/namespaces/{scenario.namespace}/events"
     vmi = {"kind": "VirtualMachineInstance", "namespace": scenario.namespace, "name": "vm1"}
     for kind in "Warning", "Normal":
         event = {"metadata": {"name": kind.lower()}, "involvedObject": vmi, "type": kind, "reason": "NodeCordoned"}
         plane.request("POST", events, event)
-    _, command = kubectl_commands()
-    listed = [line.split()[2] for line in plane.kubectl(*command).splitlines() if scenario.namespace in line]
+    listed = [line.split()[2] for line in plane.kubectl(*of_warnings).splitlines() if scenario.namespace in line]
     assert listed == ["Warning"]

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
+from tests.support.command_line import run_cli
 from tests.support.controlplane import build
 from tests.support.paths import DOCS, ROOT
-from webhook.cli import commands
 
 WORKFLOWS = CI, _, RELEASE = sorted(ROOT.glob(".github/workflows/*.yaml"))
 DEPENDABOT = ROOT / ".github/dependabot.yml"
@@ -119,7 +118,7 @@ def test_the_issue_form_asks_for_commands_that_print_json_and_says_what_a_snapsh
     labels = [part["attributes"].get("label", "") for part in form["body"]]
     asked = [label.split()[1] for label in labels if label.startswith("kubevirt-scheduler ")]
     assert asked == ["version", "doctor", "explain"]
-    assert all("json" in CliRunner().invoke(commands, [name, "--help"]).output for name in asked)
+    assert all("json" in run_cli(name, "--help").output for name in asked)
     page = " ".join((DOCS / "reference/commands.md").read_text().split())
     description = " ".join(form["body"][-1]["attributes"]["description"].split())
     for kept in "names, labels, claims, scheduling constraints, resources and states", "no cloud-init data":

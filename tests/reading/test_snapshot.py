@@ -17,12 +17,12 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from tests.support.command_line import write_manifests
 from webhook.catalog.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
-from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import DESCRIPTION, read
 
 
@@ -32,12 +32,6 @@ def load(paths: list[Path]) -> Store:
 
 def list_of(*items: Any, kind: str = "List") -> Object:
     return {"apiVersion": "v1", "items": list(items), "kind": kind, "metadata": {"resourceVersion": ""}}
-
-
-def write_file(folder: Path, *contents: Any, name: str = "cluster.yaml") -> Path:
-    path = folder / name
-    path.write_text("---\n".join(map(to_yaml, contents)))
-    return path
 
 
 def error_message(path: Path) -> str:
@@ -50,15 +44,15 @@ def error_message(path: Path) -> str:
 def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    write_file(folder, claim(), name="claims.yaml")
+    write_manifests(folder, claim(), name="claims.yaml")
     folder.joinpath("volumes.json").write_text(json.dumps(list_of(volume())))
-    store = load([folder, write_file(tmp_path, share_manager())])
+    store = load([folder, write_manifests(tmp_path, share_manager())])
     decision = decide(request(virt_launcher()), store, Settings())
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
 def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
-    found = load([write_file(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
+    found = load([write_manifests(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
     manager = found.share_manager("longhorn-system", "vol-disk1")
     assert manager is not None
     assert manager.owner == "node-b"
@@ -70,7 +64,7 @@ def test_other_kinds_are_ignored(tmp_path: Path) -> None:
         {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node", "metadata": {"name": "node-a"}},
         {"apiVersion": "example.org/v1", "kind": "ShareManager"},
     ]
-    store = load([write_file(tmp_path, list_of(*unsupported), claim())])
+    store = load([write_manifests(tmp_path, list_of(*unsupported), claim())])
     assert (store.has_nodes(), len(store.claims)) == (False, 1)
 
 
@@ -78,7 +72,7 @@ def test_other_kinds_are_ignored(tmp_path: Path) -> None:
 def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(tmp_path: Path, contents: Any) -> None:
     command = "kubevirt-scheduler snapshot"
     sentence = f"no object that decisions read; to write a snapshot: {command}"
-    assert error_message(write_file(tmp_path, *contents)) == sentence
+    assert error_message(write_manifests(tmp_path, *contents)) == sentence
 
 
 def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -> None:
@@ -90,7 +84,7 @@ def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -
             "a", requests={"cpu": []}
         ),
     }
-    path = write_file(tmp_path, claim("good"), list_of(*malformed.values()))
+    path = write_manifests(tmp_path, claim("good"), list_of(*malformed.values()))
     inventory, _ = read([path])
     assert inventory.store.claim("default", "good")
     assert inventory.malformed == [f"{path}: document 2: {words}" for words in malformed]
@@ -104,5 +98,5 @@ def test_a_pinned_pod_of_a_snapshot_counts_for_five_minutes(tmp_path: Path, time
     api_version, kind = DESCRIPTION
     description = {"apiVersion": api_version, "kind": kind, "metadata": {"creationTimestamp": time}}
     pinned = pinned_vm_pod(created="2026-08-01T12:00:00Z")
-    store = load([write_file(tmp_path, list_of(description, node(), pinned))])
+    store = load([write_manifests(tmp_path, list_of(description, node(), pinned))])
     assert store.expects_pods("node-a", ("", "")) is counts

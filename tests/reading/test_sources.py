@@ -25,6 +25,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
+from tests.support.command_line import write_manifests
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import longhorn_volume, replica
@@ -37,7 +38,6 @@ from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.export import export
-from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
 from webhook.reading.snapshot import read
 
@@ -83,8 +83,7 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
     live = Live(client, Settings(), FakeClock())
     sync_caches(live, server)
     with TemporaryDirectory() as folder:
-        file = Path(folder, "cluster.yaml")
-        file.write_text("---\n".join(map(to_yaml, objects)))
+        file = write_manifests(Path(folder), *objects)
         catalogs = [live.store, read_inventory(client, Settings()).store, read([file])[0].store]
     for subject in SUBJECTS:
         admission = request(subject, subject["metadata"]["namespace"])
@@ -100,8 +99,7 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
         server.put(*objects[:2])
         server.script("list", "kubevirts", body({"metadata": {}, "items": [nameless]}))
         listed = read_inventory(ClusterClient(Api(server.url)), Settings())
-    file = tmp_path / "cluster.yaml"
-    file.write_text("---\n".join(map(to_yaml, objects)))
+    file = write_manifests(tmp_path, *objects)
     loaded, _ = read([file])
     assert [line.partition(": document ")[2].partition(": ")[2] for line in loaded.malformed] == listed.malformed
     assert [line.partition(": ")[0] for line in listed.malformed] == ["Pod default/broken", "KubeVirt kubevirt"]
@@ -118,8 +116,7 @@ def test_a_list_and_a_snapshot_have_the_same_data_of_volumes(tmp_path: Path) -> 
         server.put(*objects, elsewhere)
         client = ClusterClient(Api(server.url))
         listed = read_inventory(client, Settings())
-        file = tmp_path / "cluster.yaml"
-        file.write_text("---\n".join(map(to_yaml, export(client, "longhorn-system", (), lambda *_: None))))
+        file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
         server.forbidden |= {("list", "volumes"), ("list", "replicas")}
         assert read_inventory(client, Settings()).volume_data() == {}
     data = VolumeData("best-effort", 3, "node-a", "attached", "healthy", frozenset({"node-a"}))
