@@ -16,7 +16,6 @@ from tests.support.builders import (
     claim,
     node,
     node_terms,
-    pinned_vm_pod,
     request,
     share_manager,
     share_manager_pod,
@@ -34,7 +33,6 @@ from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
 from webhook.placement.injector import inject
-from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.export import export
@@ -132,17 +130,6 @@ def test_a_vm_with_a_null_template_is_listed(template: Object | None) -> None:
         inventory = read_inventory(ClusterClient(Api(server.url)), Settings())
     assert inventory.malformed == []
     assert [each.name for each in inventory.machines(Settings())] == ["odd"]
-
-
-def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
-    made_up = pinned_vm_pod(vm="made-up", requests={"cpu": "1000000"})
-    vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
-    vmi |= {"metadata": {"name": "real", "namespace": "default", "uid": "uid-of-real"}}
-    with ApiServer() as server:
-        server.put(*CLUSTER, vmi, made_up)
-        client = ClusterClient(Api(server.url))
-        injection = inject(request(SUBJECTS[0]), read_inventory(client, Settings()).store, Settings())
-        assert injection.decision.reason is Reason.CO_SCHEDULED
 
 
 def test_a_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_refused() -> None:

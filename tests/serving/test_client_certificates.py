@@ -23,7 +23,7 @@ CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)
 CLIENT = issue_client(CA)
 DAY = timedelta(days=1)
 TLS_VERSIONS = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
-DROPPED = 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}'
+DROPPED = 'connections_dropped_total{cause="certificate"}'
 # OpenSSL's names for the alerts of RFC 8446, 6.2, and the reason in the log.
 REJECTED = {
     "no certificate": (None, "HANDSHAKE_FAILURE|CERTIFICATE_REQUIRED", "no certificate was sent"),
@@ -59,11 +59,6 @@ def review(connection):
     return response.status, response.headers["Connection"]
 
 
-def metric(server, name):
-    lines = server.probe("/metrics")[1].splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
-
-
 # The server
 
 
@@ -71,18 +66,18 @@ def test_a_client_with_a_certificate_of_the_ca_is_served(server, tmp_path):
     for version in TLS_VERSIONS:
         with closing(connect(server, *write_client(tmp_path, CLIENT), version=version)) as connection:
             assert [review(connection) for _ in range(3)] == [(200, "keep-alive")] * 3
-    left = metric(server, 'kubevirt_scheduler_certificate_expiry_seconds{certificate="client-ca"}')
+    left = server.metric('certificate_expiry_seconds{certificate="client-ca"}')
     assert 364 * 86400 < left <= 365 * 86400
 
 
 def test_a_client_without_a_valid_certificate_gets_an_alert(server, tmp_path):
-    rejected, reasons = metric(server, DROPPED), []
+    rejected, reasons = server.metric(DROPPED), []
     for (client, alert, reason), version in product(REJECTED.values(), TLS_VERSIONS):
         files = write_client(tmp_path, client) if client else ()
         with closing(connect(server, *files, version=version)) as connection, pytest.raises(ssl.SSLError, match=alert):
             review(connection)
         reasons.append((reason, "127.0.0.1"))
-    until(lambda: metric(server, DROPPED) == rejected + len(reasons))
+    until(lambda: server.metric(DROPPED) == rejected + len(reasons))
     lines = [line for line in server.log_lines if line["event"] == "client certificate rejected"]
     assert [(line["reason"], line["peer"]) for line in lines] == reasons
 

@@ -27,12 +27,6 @@ def server(tmp_path_factory):
         yield server
 
 
-def metric(server, name):
-    """The value of a metric, by its name and labels."""
-    lines = server.probe("/metrics")[1].splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{name} "))
-
-
 # TLS
 
 
@@ -190,7 +184,7 @@ def problems_of(server):
 
 def leaf_days(server):
     """The days until the served certificate expires."""
-    return round(metric(server, 'certificate_expiry_seconds{certificate="leaf"}') / 86400)
+    return round(server.metric('certificate_expiry_seconds{certificate="leaf"}') / 86400)
 
 
 def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_server):
@@ -202,14 +196,14 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
     folder.joinpath("new-tls.crt").rename(folder / "tls.crt")
     assert [server.served_serial() for _ in range(5)] == [before] * 5
     assert problems_of(server) == {"serving certificate": f"{folder}/tls.key: does not match {folder}/tls.crt"}
-    assert until(lambda: metric(server, "certificate_unusable") == 1)  # the page is up to a second old
+    assert until(lambda: server.metric("certificate_unusable") == 1)
     assert leaf_days(server) == 30
     folder.joinpath("new-tls.key").rename(folder / "tls.key")
     assert until(lambda: server.served_serial() != before)
     expected = ["serving certificate unusable, keeping the old one", "serving certificate reloaded"]
     assert logged(server)[lines:] == expected
     assert problems_of(server) == {}
-    assert until(lambda: metric(server, "certificate_unusable") == 0)
+    assert until(lambda: server.metric("certificate_unusable") == 0)
     assert leaf_days(server) == 90
 
 
@@ -219,7 +213,7 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
 def test_stalled_clients_do_not_block_shutdown(tmp_path):
     with run_server(tmp_path) as server, ExitStack() as stack:
         peers = [stack.enter_context(stalled_client(server, stall_point)) for stall_point in STALL_POINTS]
-        until(lambda: metric(server, "connections") >= 3)  # the two without a whole hello may have timed out
+        until(lambda: server.metric("connections") >= 3)  # the two without a whole hello may have timed out
         begin = monotonic()
         assert server.stop() == 0
         assert monotonic() - begin < 10  # seconds, the timeout of an incomplete request

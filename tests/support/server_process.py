@@ -72,6 +72,13 @@ class ServerProcess:
         finally:
             connection.close()
 
+    def metric(self, series: str) -> float:
+        """Return the value of a metric, by its name and labels. The page is up to a second old."""
+        lines = self.probe("/metrics")[1].splitlines()
+        return next(
+            float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{series} ")
+        )
+
     def review(self, body: bytes = VM_START) -> dict[str, Any]:
         """Send a review over a new connection and return the `response` of the AdmissionReview."""
         connection = self.connect()
