@@ -476,15 +476,13 @@ def no_free_descriptor():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def check_eviction_without_descriptor(folder):
+def check_new_connection_without_descriptor(folder):
+    """With an idle connection, and then without one."""
     with drive_loop(folder) as driver, driver.connect_tls() as idle, driver.connect_unaccepted(), no_free_descriptor():
         driver.turn(3)
         assert closed_by_server(idle)
         assert driver.dropped == {"evicted": 1}
         assert driver.loop.connections() == 1
-
-
-def check_accept_waits_for_descriptor(folder):
     with drive_loop(folder) as driver, driver.connect_unaccepted(), no_free_descriptor() as descriptors:
         driver.turn(3)
         assert (driver.loop.connections(), driver.dropped) == (0, {})
@@ -493,12 +491,8 @@ def check_accept_waits_for_descriptor(folder):
         assert driver.loop.connections() == 1
 
 
-def test_without_a_free_descriptor_the_longest_idle_connection_is_evicted(folder):
-    run_in_child_process(check_eviction_without_descriptor, folder)
-
-
-def test_without_a_free_descriptor_or_an_idle_connection_a_new_one_waits(folder):
-    run_in_child_process(check_accept_waits_for_descriptor, folder)
+def test_without_a_free_descriptor_a_new_connection_evicts_the_longest_idle_one_or_waits(folder):
+    run_in_child_process(check_new_connection_without_descriptor, folder)
 
 
 def test_new_connections_do_not_delay_a_request(driver):
