@@ -471,14 +471,6 @@ def test_a_setting_of_longhorn_keeps_the_pods_of_vms(run: RunDoctor, cluster: Cl
         assert ("deletes a VM's pod" not in finding) is keeps
 
 
-def test_the_users_of_an_old_share_manager_are_named(run: RunDoctor, cluster: Cluster) -> None:
-    """An upgrade of Longhorn changes no share-manager that runs: `doctor` said that there was no known bug."""
-    runs_old_server("v1.8.1")(cluster)
-    checks = json.loads(run("-o", "json").stdout)["checks"]
-    (advice,) = (each["advice"] for each in checks if each["check"] == "known-bugs")
-    assert advice.endswith("upgrades its server: VM default/vm1, pod default/backup")
-
-
 def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     run: RunDoctor, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -525,9 +517,13 @@ def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_l
     assert re.fullmatch(r"    Use the command .* \(docs/reference/doctor\.md#replicas\)", lines[position + 1])
 
 
-def test_without_shared_claims_the_advice_names_what_cdi_needs_and_the_example_has_it(
+def test_advice_names_the_users_of_an_old_share_manager_and_what_cdi_needs_for_shared_claims(
     run: RunDoctor, cluster: Cluster
 ) -> None:
+    """An upgrade of Longhorn changes no share-manager that runs: `doctor` said that there was no known bug."""
+    runs_old_server("v1.8.1")(cluster)
+    put(*OTHER_CLAIMS[1:])(cluster)
+    assert "upgrades its server: VM default/vm1, pod default/backup " in run("--pre").stdout
     put(*OTHER_CLAIMS)(cluster)
     assert "nfsOptions" in run("--pre").stdout
     example = yaml.safe_load((EXAMPLES / "longhorn-rwx.yaml").read_text())

@@ -128,19 +128,14 @@ def test_a_webhook_that_changes_no_pod_only_would_decide(tmp_path: Path, objects
     assert (f"  the webhook would decide: if eligible: {pinned}" in decided["vm2"]) is (objects is not OBSERVING)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["vm", "vm1"], ["vm/vm1"], ["VM/vm1"], ["vmi", "vm1"], ["vmi/vm1"], ["pod", "virt-launcher-vm1-abcde"]],
-    ids=" ".join,
-)
-def test_all_names_of_a_running_vm_give_the_same_explanation(
-    server: ApiServer, tmp_path: Path, words: list[str]
-) -> None:
+def test_all_names_of_a_running_vm_give_the_same_explanation(server: ApiServer, tmp_path: Path) -> None:
     items = [*SERVED, vm(), vmi(), vm_pod(node="node-b")]
     server.put(*items)
-    expected = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
-    assert lines_of(run_explain(*words, "--snapshot", snapshot(tmp_path, *items))) == expected
-    assert lines_of(run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))) == expected
+    file, kubeconfig = snapshot(tmp_path, *items), server.kubeconfig(tmp_path)
+    expected = lines_of(run_explain("vm", "vm1", "--snapshot", file))
+    for words in ("vm/vm1", "VM/vm1", "vmi vm1", "vmi/vm1", "pod virt-launcher-vm1-abcde"):
+        for source in (["--snapshot", file], ["--kubeconfig", kubeconfig]):
+            assert lines_of(run_explain(*words.split(), *source)) == expected
 
 
 @pytest.mark.parametrize("words", ["vm", "vm a b", "node/a", "vm/", "vm/a/b", "", "vm vm1 -f pod.yaml"])
@@ -186,7 +181,7 @@ def test_an_object_is_found_in_any_namespace_and_several_are_listed(
     assert "specify either -A or -n, not both" in run_explain(*words, *live, "-n", "shop").stderr
 
 
-def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_path: Path) -> None:
+def test_a_share_manager_pod_is_explained_by_its_name_with_its_consumers(server: ApiServer, tmp_path: Path) -> None:
     server.put(*SERVED)
     words = ["pod", "share-manager-vol-disk1", "-n", "longhorn-system"]
     for source in (["--kubeconfig", server.kubeconfig(tmp_path)], ["--snapshot", snapshot(tmp_path, *SERVED)]):
@@ -194,12 +189,8 @@ def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_pat
         assert lines[:3] == ["longhorn-system/share-manager-vol-disk1", "", "Where is the pod?"]
         assert "✓ not bound to a node yet" in lines
         assert "preferred, CoScheduled: prefers node-a, which runs 1 VM of this volume" in lines
-
-
-def test_the_explanation_of_a_share_manager_pod_names_its_consumers(tmp_path: Path) -> None:
-    words = ["pod", "share-manager-vol-disk1", "-n", "longhorn-system", "--snapshot"]
     web = [pod(f"web-{node}", claims=["disk1"], node=node, annotations={OPT_IN_KEY: "true"}) for node in ("b", "c")]
-    lines = lines_of(run_explain(*words, snapshot(tmp_path, *storage(), *web, BACKUP)))
+    lines = lines_of(run_explain(*words, "--snapshot", snapshot(tmp_path, *storage(), *web, BACKUP)))
     assert lines[lines.index("Which pods use the volume?") :][:5] == [
         "Which pods use the volume?",
         "volume vol-disk1 → PV pvc-disk1 → claim default/disk1",
@@ -208,7 +199,7 @@ def test_the_explanation_of_a_share_manager_pod_names_its_consumers(tmp_path: Pa
         "✓ default/web-c: on c",
     ]
     assert "preferred, CoScheduled: prefers b, which runs 1 pod of this volume" in lines
-    lines = lines_of(run_explain(*words, snapshot(tmp_path, *SERVED, *web)))
+    lines = lines_of(run_explain(*words, "--snapshot", snapshot(tmp_path, *SERVED, *web)))
     assert "✓ default/virt-launcher-other-abcde: on node-a" in lines
     assert "✗ default/web-b: on b; no vote: VMs decide" in lines
 

@@ -97,7 +97,7 @@ def test_json_has_one_line_for_each_vm(run: Any) -> None:
     assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("restart", "NotLiveMigratable", True)
 
 
-def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
+def test_vms_are_selected_by_name_label_and_number(run: Any, server: ApiServer) -> None:
     named = run("together", "big").stdout
     assert "together   node-b   node-b    none      NotApart: the VM is Together" in named
     assert "apart " not in named.replace("1 apart", "")
@@ -109,6 +109,8 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert missing.exit_code == 2
     problem = 'Error: VirtualMachine "bigg" not found in namespace "default"; did you mean "big"?\n'
     assert without_settings(missing.stderr) == problem
+    server.put(migration("m1", "big"))
+    assert "none     Migrating: another live migration of the VM is unfinished" in run("big").stdout
 
 
 def test_a_namespace_or_a_vm_is_left_out_and_an_exclusion_of_no_vm_is_named(run: Any) -> None:
@@ -152,11 +154,6 @@ def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(r
     server.put(once, vm("foreign"), migratable("foreign"))
     nothing = run("-A", "--restart-list")
     assert (nothing.stdout, without_settings(nothing.stderr)) == ("", "No VM needs a restart.\n")
-
-
-def test_a_vm_that_migrates_already_waits(run: Any, server: ApiServer) -> None:
-    server.put(migration("m1", "big"))
-    assert "none     Migrating: another live migration of the VM is unfinished" in run("big").stdout
 
 
 def test_an_old_kubevirt_and_none_are_refused(run: Any, server: ApiServer) -> None:
