@@ -150,20 +150,24 @@ def test_an_example_runs(
     assert "Error" not in errors
 
 
-@pytest.mark.parametrize(("example", "ports", "ready"), SERVING, ids=[line for line, *_ in SERVING])
-def test_an_example_of_a_server_gets_ready(
-    example: str, ports: str, ready: str, environment: dict[str, str], tmp_path: Path
-) -> None:
+def start(example: str, ports: str, environment: dict[str, str], folder: Path) -> subprocess.Popen[str]:
     script = runnable(example).replace("kubevirt-scheduler", "exec kubevirt-scheduler", 1)
     script += ports.removesuffix(" --https-port 0") if "--https-port" in example else ports
-    with subprocess.Popen(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
+    with (folder / "log").open("a") as log:
+        return subprocess.Popen(
+            ["bash", "-c", script], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+
+
+def test_each_example_of_a_server_gets_ready(environment: dict[str, str], tmp_path: Path) -> None:
+    started = [(start(example, ports, environment, tmp_path), example, ready) for example, ports, ready in SERVING]
+    try:
+        for process, example, ready in started:
             assert process.stdout
-            assert process.stderr
-            assert select.select([process.stdout], [], [], TIMEOUT)[0], "not ready in time"
-            assert process.stdout.readline().startswith(ready), process.stderr.read()
-        finally:
+            assert select.select([process.stdout], [], [], TIMEOUT)[0], f"not ready in time: {example}"
+            assert process.stdout.readline().startswith(ready), f"{example}: {(tmp_path / 'log').read_text()}"
+    finally:
+        for process, *_ in started:
             process.terminate()
+        for process, *_ in started:
             process.communicate(timeout=TIMEOUT)

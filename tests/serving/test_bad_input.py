@@ -113,15 +113,15 @@ def test_a_request_field_of_the_wrong_type_never_denies_the_pod(client):
 
 
 @pytest.mark.usefixtures("no_collection")
-@pytest.mark.parametrize("depth", [10, 500, 900, 1100, 20_000])
-def test_deep_nesting_returns_200_or_400_but_never_denies_the_pod(client, depth):
-    nested = b'{"a":' * depth + b"1" + b"}" * depth
-    pod = encoded(virt_launcher(affinity="NESTED")).replace(b'"NESTED"', nested)
-    response = post(client, encoded(review(request=request("POD"))).replace(b'"POD"', pod))
-    if response.status_code == 200:
-        assert expect_allowed(response)["uid"] == UID
-    else:
-        expect_error(response, 400)
+def test_deep_nesting_returns_200_or_400_but_never_denies_the_pod(client):
+    for depth in (10, 500, 900, 1100, 20_000):
+        nested = b'{"a":' * depth + b"1" + b"}" * depth
+        pod = encoded(virt_launcher(affinity="NESTED")).replace(b'"NESTED"', nested)
+        response = post(client, encoded(review(request=request("POD"))).replace(b'"POD"', pod))
+        if response.status_code == 200:
+            assert expect_allowed(response)["uid"] == UID
+        else:
+            expect_error(response, 400)
 
 
 # HTTP
