@@ -289,17 +289,12 @@ BEFORE_CASES: dict[str, Case] = {
     ),
     "an old kernel": ("loopback-nfs", "warning", "lacks PR_SET_IO_FLUSHER: 1 (node-a)", put(linux("5.4.0-216-gen"))),
     "Longhorn without the flusher": ("loopback-nfs", "warning", "v1.7.2 does not set", put(longhorn("v1.7.2"))),
-    "a cached disk": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm(cache="writeback")),
     "virtiofs": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm()),
     "a cached disk, and an old kernel": (
         "loopback-nfs", "failure", "1 (default/vm1); the kernel", cached_vm(cache="writeback"), put(linux("5.4.0"))
     ),
     "an old share-manager without the flusher": (
         "loopback-nfs", "warning", "of Longhorn v1.7.2 still run: 1; they do not set", runs_old_server("v1.7.2")
-    ),
-    "a cached disk, and its old share-manager": (
-        "loopback-nfs", "failure", "1 (default/vm1); share-managers of Longhorn v1.7.2 still run: 1",
-        cached_vm(), runs_old_server("v1.7.2"),
     ),
     "a cached disk, and a new share-manager of an old Longhorn": (
         "loopback-nfs", "warning", "over NFS: 1 (default/vm1)",
@@ -338,6 +333,10 @@ AFTER_CASES: dict[str, Case] = {
     "an opted-in pod, and an old kernel": (
         "loopback-nfs", "failure", "opted-in pods with a volume over NFS: 1 (default/web); the kernel",
         put(WEB, linux("5.4.0")),
+    ),
+    "an opted-in pod, and its old share-manager": (
+        "loopback-nfs", "failure", "(default/web); share-managers of Longhorn v1.7.2 still run: 1",
+        put(WEB), runs_old_server("v1.7.2"),
     ),
     "no Deployment": ("replicas", "failure", "no Deployment matches the selector", remove(deployment())),
     "one replica not ready": ("replicas", "warning", "1 of 2 replicas", put(replica("b", phase="Running"))),
