@@ -49,6 +49,9 @@ ROWS: list[tuple[str, list[Object], str, dict[str, str], str, str | None, int]] 
      None, 0),
     ("settings of another version", installation({"CO_SCHEDULE_LATER": "x"}), "", {},
      f"Settings: the defaults, because this version cannot read those of {DEPLOYMENT}: ", None, 1),
+    ("the same without a ready replica", [*installation({"CO_SCHEDULE_LATER": "x"})[:3], UNREADY], "", {},
+     f"Settings: the defaults. The API server does not call the webhook, because no replica is ready, {ANYWHERE}",
+     None, 0),
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tests.support.playground.process import playground
 
 READS = ("kubectl get", "kubevirt-scheduler")  # a person repeats such a command until the cluster has settled
 SETTLED = 60  # seconds
-# The commands at the start of each page that come before those on the playground. `make demo` runs in test_commands.py.
+# The commands at the start of each page that come before those on the playground. commands/test_demo.py runs the demo.
 PAGES = {
     "tutorial.md": ["make demo", "make playground", ". .cache/playground"],
     "guides/existing-cluster.md": ["make venv && . .venv/bin/activate"],
