@@ -20,7 +20,6 @@ from webhook.reading.kubernetes_yaml import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("other", "node-a")]
-TARGET = {"kubevirt.io/migrationJobUID": "job"}
 OPT_IN = "Opt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes, then r"
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
 KEEPS = "The share-manager on node-a keeps running for"

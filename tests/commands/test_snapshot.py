@@ -4,7 +4,6 @@ import json
 import re
 import resource
 import stat
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.support.fake_api_server import ApiServer, body
 from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.commands.fleet_source import SECRETS_WARNING
 
-SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 PASSPHRASE = "open-sesame"
 ENCRYPTED = share_manager_pod(node="node-a")
 ENCRYPTED["spec"]["containers"] = [{"name": "s", "env": [{"name": "PASSPHRASE", "value": PASSPHRASE}]}]

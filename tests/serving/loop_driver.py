@@ -62,14 +62,6 @@ class LoopDriver:
         self.now += seconds
         self.turn()
 
-    def run_until(self, condition):
-        """Run turns until `condition` holds. Each turn blocks until the next event."""
-        for _ in range(MAX_TURNS):
-            if condition():
-                return
-            self.loop.run_once()
-        raise AssertionError("condition not met")
-
     def run_until_drained(self, *, step=0.1):
         """Run until drained, advancing the clock by `step` seconds per turn. Return the seconds that elapsed."""
         started, previous = self.now, self.on_turn
