@@ -427,6 +427,24 @@ def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
 # Limits
 
 
+def test_the_peer_with_the_most_connections_loses_one_first(driver):
+    """A flood of connections closed those of the API server, which waits for longer between two reviews."""
+    driver.loop.max_connections = 5
+    with ExitStack() as stack:
+        other = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        assert driver.send_and_receive(other)
+        crowd = []
+        for _ in range(20):
+            driver.advance_clock(0.1)
+            crowd.append(stack.enter_context(driver.connect_tls()))
+            assert driver.send_and_receive(crowd[-1])
+        assert driver.dropped == {"evicted": 16}
+        assert [closed_by_server(sock) for sock in crowd] == [True] * 16 + [False] * 4
+        assert is_served(driver, other)
+        stack.enter_context(driver.connect_tls(OTHER_PEER))
+        assert driver.loop.connections() == 5
+
+
 def test_a_connection_over_the_limit_evicts_the_longest_idle_one(driver):
     driver.loop.max_connections = MAX_HANDSHAKES
     with ExitStack() as stack:
