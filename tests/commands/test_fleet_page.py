@@ -383,6 +383,7 @@ def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Pa
     assert opened.count("tbody tr") == 3
 
 
+@pytest.mark.needs("chromium")
 def test_a_node_says_what_its_drain_does(browser: Page, page_file: Path) -> None:
     content = report(vm("vm-1"), vm("vm-2", node="node-b"))
     row = {"namespace": "shop", "name": "<b>vm-1", "node": "node-a", "text": "Restarts", "why": "it has a GPU"}
