@@ -11,7 +11,7 @@ from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 
 pytestmark = pytest.mark.controlplane
 
-LONGEST_NAME = "disk." + "a" * 248
+LONGEST_NAME = "disk." + "a" * 248  # 253 characters
 
 
 @pytest.fixture
@@ -24,17 +24,23 @@ def my_scheduler(plane: ControlPlane) -> Iterator[str]:
 def test_the_default_and_a_second_scheduler_bind_vms_to_the_nodes_of_their_share_managers(
     scenario: Scenario, plane: ControlPlane, my_scheduler: str
 ) -> None:
-    scenario.add_nodes(6)
-    claims = ["disk1", "disk2", "disk3", "disk4"]
-    volumes = [scenario.add_volume(claim) for claim in claims]
+    """Also with the longest names, names with dots, and nodes whose label `hostname` names another node."""
+    names = [scenario.add_node(f"{scenario.namespace}.rack-{number}.example.com") for number in range(6)]
+    scenario.wait_ready(names)
+    for name, hostname in zip(names, [*names[1:], names[0]], strict=True):
+        scenario.change_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": hostname}}})
+    claims = ["disk1", "disk2", "disk3", LONGEST_NAME]
+    # A label holds the volume's name, so the name has at most 63 characters.
+    longest = {LONGEST_NAME: f"vol-{scenario.namespace}-".ljust(63, "x")}
+    volumes = [scenario.add_volume(claim, longest.get(claim, "")) for claim in claims]
     scenario.wait_bound(*claims)
     for claim in claims:
         scenario.create_consumer(claim)
     nodes = [scenario.wait_share_manager(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
     schedulers = ["default-scheduler", my_scheduler] * 2
     vms = [
-        scenario.vm_pod(f"vm-{claim}", claim, schedulerName=name)
-        for claim, name in zip(claims, schedulers, strict=True)
+        scenario.vm_pod(f"vm{number}", claim, schedulerName=name)
+        for number, (claim, name) in enumerate(zip(claims, schedulers, strict=True))
     ]
     pods = [scenario.create(vm) for vm in vms]
     assert [scenario.wait_running(pod) for pod in pods] == nodes
@@ -82,16 +88,3 @@ def test_a_vm_follows_a_share_manager_that_moved_after_a_node_loss(scenario: Sce
     scenario.delete(first)
     plane.wait(lambda: scenario.target_node("disk1") == moved_to, 20, f"a decision for {moved_to}")
     assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == moved_to
-
-
-def test_a_vm_is_placed_whatever_the_names_of_its_claim_volume_and_node(scenario: Scenario) -> None:
-    """The longest names, names with dots, and nodes whose label `hostname` names another node."""
-    names = [scenario.add_node(f"{scenario.namespace}.rack-{number}.example.com") for number in range(3)]
-    scenario.wait_ready(names)
-    for name, hostname in zip(names, [*names[1:], names[0]], strict=True):
-        scenario.change_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": hostname}}})
-    assert len(LONGEST_NAME) == 253
-    # A label holds the volume's name, so the name has at most 63 characters.
-    volume, node = scenario.add_attached_volume(LONGEST_NAME, volume=f"vol-{scenario.namespace}-".ljust(63, "x"))
-    assert len(volume) == 63
-    assert scenario.wait_running(scenario.start_vm("vm1", LONGEST_NAME)) == node
