@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.crds import CRDS, crd
 from tests.support.helm_chart import CI_VALUES, NAME, NAMESPACE, SECONDARY, Object, render, render_secondary, template
 from tests.support.paths import SECONDARY_CHART
 
 pytestmark = pytest.mark.controlplane
 
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 # Kinds of other projects that the chart uses. Their CRDs accept any field here.
 FOREIGN_KINDS = {
     "monitoring.coreos.com": ["ServiceMonitor", "PrometheusRule"],
@@ -48,14 +48,6 @@ GRID: dict[str, Object] = {
 }
 
 
-def crd(group: str, kind: str) -> Object:
-    names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower(), "listKind": f"{kind}List"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
-    return {"metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec}
-
-
 @pytest.fixture(scope="module")
 def plane_with_crds(plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with the CRDs of the Prometheus operator and of cert-manager."""
@@ -64,7 +56,7 @@ def plane_with_crds(plane: ControlPlane) -> Iterator[ControlPlane]:
         plane.request("POST", ACCOUNTS, account)
     for group, kinds in FOREIGN_KINDS.items():
         for kind in kinds:
-            plane.request("POST", CRDS, crd(group, kind))
+            plane.request("POST", CRDS, crd(kind, group, status=False))
     for group, kinds in FOREIGN_KINDS.items():
         plane.wait(
             lambda group=group, kinds=kinds: len(plane.request("GET", f"/apis/{group}/v1")["resources"]) == len(kinds),

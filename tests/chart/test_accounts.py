@@ -10,10 +10,9 @@ import pytest
 from tests.chart.test_doctor import run_doctor
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.crds import CRDS, crd
 from tests.support.helm_chart import container, env_values
 from tests.support.helm_release import Release
-from tests.support.kubevirt import CRDS
-from tests.support.migrations import kubevirt_crd
 
 pytestmark = pytest.mark.controlplane
 
@@ -28,7 +27,7 @@ def kubevirt(plane: ControlPlane) -> Iterator[None]:
     plane.create_namespace(NAMESPACE)
     created = False
     with suppress(ApiError):  # another test may have left the CRD
-        plane.request("POST", CRDS, kubevirt_crd("KubeVirt", {}))
+        plane.request("POST", CRDS, crd("KubeVirt"))
         created = True
     path = KUBEVIRTS.format(NAMESPACE)
     body = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}

@@ -14,7 +14,7 @@ from tests.support.scenario import POOL, Scenario
 pytestmark = pytest.mark.controlplane
 
 ZONE = "topology.kubernetes.io/zone"
-ROLLOUTS = 5
+ROLLOUTS = 3
 # For each case, the zone of each node. Without a zone, a node has no such label.
 NODES: dict[str, list[str]] = {
     "two nodes without zones": ["", ""],
@@ -29,7 +29,7 @@ def running_pods(plane: ControlPlane, namespace: str, release: str) -> list[Obje
 
 
 @pytest.mark.parametrize("zones", NODES.values(), ids=NODES)
-def test_each_of_five_rollouts_ends_on_two_nodes_and_in_two_zones(
+def test_each_of_three_rollouts_ends_on_two_nodes_and_in_two_zones(
     plane: ControlPlane, plain_scenario: Scenario, zones: list[str]
 ) -> None:
     namespace = plain_scenario.namespace

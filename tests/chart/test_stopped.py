@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_install import Workstation, cluster, commands, guide
-from tests.support import kubevirt
-from tests.support.controlplane.api import ApiError, Object
-from tests.support.controlplane.plane import ControlPlane
+from tests.support.builders import pin
+from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.rights import is_granted
 from tests.support.helm_chart import NAME, NAMESPACE
+from tests.support.kubevirt import vm_of, vm_path
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 
@@ -24,43 +24,11 @@ VALUES = "webhook.failurePolicy=Fail,webhook.timeoutSeconds=10,replicas=1,releas
 INSTALL = f"helm install {NAME} charts/{NAME} -n {NAMESPACE} --create-namespace --set {VALUES} --wait"
 
 
-OWNER = {
-    "apiVersion": "kubevirt.io/v1",
-    "kind": "VirtualMachineInstance",
-    "controller": True,
-}
-
-
-def create_vmi(plane: ControlPlane, scenario: Scenario, name: str) -> str:
-    """Create the VMI of a VM, without which the garbage collector would delete its pod, and return its uid."""
-    path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachineinstances"
-    vmi = {"apiVersion": OWNER["apiVersion"], "kind": OWNER["kind"], "metadata": {"name": name}}
-    return str(plane.request("POST", path, vmi)["metadata"]["uid"])
-
-
-def pinned_pod(scenario: Scenario, vm: str, uid: str, node: str) -> Object:
-    """Return a pod of a VM as the webhook pins it. The VM isn't opted in, so the webhook is not called for the pod.
-
-    `uid` is that of its VMI.
-    """
-    pod = scenario.vm_pod(vm, opt_in=None)
-    pod["metadata"]["annotations"] |= {CO_SCHEDULED: node, DECISION: f"CoScheduled: {node} serves its claims"}
-    pod["metadata"]["labels"]["kubevirt.io/created-by"] = uid
-    pod["metadata"]["ownerReferences"] = [OWNER | {"name": vm, "uid": uid}]
-    required = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    pod["spec"]["affinity"] = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [required]}}
-    }
-    return pod
-
-
 def pending_pod(scenario: Scenario, vm: str, node: str, strategy: str = "Always") -> str:
     """Create a VM, which KubeVirt restarts by default, and its pod, which is pinned to a cordoned node."""
-    body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": vm}}
-    scenario.plane.request(
-        "POST", kubevirt.vm_path(scenario), body | {"spec": {"runStrategy": strategy, "template": {}}}
-    )
-    return scenario.create(pinned_pod(scenario, vm, create_vmi(scenario.plane, scenario, vm), node))
+    pod = scenario.vm_pod(vm, opt_in=None)  # so the webhook is not called for it
+    scenario.plane.request("POST", vm_path(scenario), vm_of(pod, strategy))
+    return scenario.create(pin(scenario.owned(pod), node))
 
 
 def is_missing(scenario: Scenario, path: str) -> bool:

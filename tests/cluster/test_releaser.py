@@ -165,21 +165,6 @@ def test_a_pinned_pod_that_no_scheduler_evaluates_is_counted_and_kept(server: Ap
     assert harness.releaser.pending == {}
 
 
-@pytest.mark.parametrize(("seconds", "deleted"), [(29, 0), (30, 1)])
-def test_a_pod_is_released_after_the_set_time(server: ApiServer, seconds: float, deleted: int) -> None:
-    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
-    harness.step(after=seconds)
-    assert len(harness.deleted) == deleted
-
-
-def test_a_pod_that_fits_its_node_is_released_after_five_minutes(server: ApiServer) -> None:
-    harness = Harness(server, *storage(), node(), pinned_vm_pod(), virtual_machine())
-    harness.step(after=299)
-    assert (harness.deleted, harness.releaser.pending) == ([], {})
-    harness.step(after=2)
-    assert harness.releaser.released == {Reason.PENDING_TOO_LONG: 1}
-
-
 def test_a_replica_that_does_not_lead_deletes_and_reports_nothing(server: ApiServer) -> None:
     harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
     harness.leading = False

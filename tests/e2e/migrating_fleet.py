@@ -10,11 +10,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, find_one, render
 from tests.support.migration_controller import MigrationController
 from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.webhook_process import create_service_account
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 LIMIT = 300  # seconds for one command, which takes 60 on a busy machine
+
+
+def role_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    """Write a kubeconfig with the rights of this ClusterRole of the chart, and no others."""
+    role = find_one(render({"rbac": {name: {"create": True}}}), "ClusterRole", f"{NAME}-{name}")
+    rights = tuple(
+        (group, kind, tuple(rule["verbs"]))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    )
+    token = create_service_account(plane, f"{name}-e2e", rights)
+    return plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token)
 
 
 class MigratingFleet:

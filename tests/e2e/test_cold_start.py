@@ -15,7 +15,7 @@ from webhook.cli import commands
 pytestmark = pytest.mark.controlplane
 
 NODES, VMS, ISO = 6, 12, "drivers"
-PODS = 100  # that run no VM; the half of them is opted in
+PODS = 30  # that run no VM; the half of them is opted in
 
 
 def test_share_managers_follow_opted_in_pods_that_run_no_vm(scenario: Scenario, measured: Measured) -> None:

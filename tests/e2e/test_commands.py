@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.e2e.migrating_fleet import MigratingFleet
+from tests.e2e.migrating_fleet import MigratingFleet, role_kubeconfig
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, find_one, render
 from tests.support.migration_controller import MigrationController
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import create_service_account
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
@@ -55,12 +53,7 @@ def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
 def test_the_report_role_of_the_chart_suffices_for_the_commands_that_read(
     plane: ControlPlane, plain_scenario: Scenario, tmp_path: Path
 ) -> None:
-    role = find_one(render({"rbac": {"report": {"create": True}}}), "ClusterRole", f"{NAME}-report")
-    rights = tuple(
-        (rule["apiGroups"][0], kind, tuple(rule["verbs"])) for rule in role["rules"] for kind in rule["resources"]
-    )
-    assert {verb for *_, verbs in rights for verb in verbs} == {"get", "list"}
-    kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", create_service_account(plane, "report-e2e", rights))
+    kubeconfig = role_kubeconfig(plane, "report")
     with MigrationController(plain_scenario) as controller:
         fleet = MigratingFleet(plain_scenario, controller, kubeconfig)
         fleet.add({"vm1": (fleet.nodes[0], fleet.nodes[1])})

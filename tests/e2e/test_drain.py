@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.evacuation import Evacuation
-from tests.support.kubevirt import CRDS, vm_path
-from tests.support.longhorn import GROUP, VERSION, Longhorn
+from tests.support.kubevirt import vm_path
+from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.migration_controller import MigrationController
 from tests.support.paths import ROOT
@@ -160,14 +160,9 @@ class Cluster:
 
 
 def longhorn_setting(plane: ControlPlane, longhorn: Longhorn, version: str) -> str:
-    names = {"kind": "Setting", "plural": "settings", "singular": "setting"}
-    crd = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
-    path = f"{GROUP}/namespaces/{longhorn.namespace}/settings"
-    with suppress(ApiError):
-        plane.request("POST", CRDS, {"metadata": {"name": "settings.longhorn.io"}, "spec": crd})
-    plane.wait(lambda: plane.request("GET", path), 20, "the CRD of Longhorn's settings")
-    plane.request("POST", path, SETTING | {"metadata": {"name": "current-longhorn-version"}, "value": version})
-    return f"{path}/current-longhorn-version"
+    metadata = {"name": "current-longhorn-version"}
+    plane.request("POST", longhorn.settings, SETTING | {"metadata": metadata, "value": version})
+    return f"{longhorn.settings}/current-longhorn-version"
 
 
 @pytest.fixture

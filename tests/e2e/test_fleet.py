@@ -1,4 +1,4 @@
-"""`report`, its page, `explain` and the metrics agree about every VM of a fleet, while it starts, moves and drains."""
+"""`report`, its page, `explain` and the metrics agree about every VM of a fleet, while it starts and drains."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.crds import CRDS
 from tests.support.fleet import OF_THE_FLEET
-from tests.support.kubevirt import CRDS
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.migrations import MIGRATABLE, READY, migration_crd
@@ -76,17 +76,6 @@ class Fleet:
         pod["metadata"]["labels"] = {"kubevirt.io": "hotplug-disk"}
         pod["metadata"]["ownerReferences"] = [owner | {"uid": launcher["metadata"]["uid"], "controller": True}]
         self.scenario.create(pod)
-
-    def begin_migration(self, vm: str, claim: str, node: str) -> str:
-        """Start the target pod of a live migration, and return the name of the source pod."""
-        source = self.controller.pod(vm)["metadata"]
-        target = self.scenario.vm_pod(vm, claim)
-        uid = source["labels"]["kubevirt.io/created-by"]
-        target["metadata"]["labels"] |= {"kubevirt.io/created-by": uid, "kubevirt.io/migrationJobUID": "job"}
-        target["metadata"]["ownerReferences"] = source["ownerReferences"]
-        target["spec"]["nodeSelector"] |= {HOSTNAME: node}
-        self.scenario.wait_running(self.scenario.create(target))
-        return str(source["name"])
 
     def restart(self, *vms: str) -> None:
         """Delete the pods of VMs, and wait until their next pods run."""
@@ -202,12 +191,11 @@ def fleet(plane: ControlPlane, longhorn: Longhorn, installed: Webhook) -> Iterat
     scenario = Scenario(plane, longhorn, installed)
     with VirtController(scenario, back_off=1) as controller:
         yield Fleet(scenario, controller, installed)
-    longhorn.deletes_consumers = True
     scenario.close()
 
 
 def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured, tmp_path: Path) -> None:
-    moving = populate(fleet)
+    populate(fleet)
     fleet.install()
     rows = fleet.agreed()
     assert {prefix: states(rows, prefix) for prefix in EXPECTED} == EXPECTED
@@ -215,9 +203,7 @@ def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured:
     assert fleet.page()["vms"] == list(rows.values())
     measured(f"report, explain and metrics agree about {len(rows)} VMs")
     back_up(fleet, tmp_path / "cluster.json")
-    migrate(fleet)
     drain_and_restart(fleet)
-    move_share_manager(fleet, moving)
 
 
 def back_up(fleet: Fleet, snapshot: Path) -> None:
@@ -236,20 +222,6 @@ def back_up(fleet: Fleet, snapshot: Path) -> None:
     assert (restarted["state"], restarted["node"], restarted["storageNode"]) == ("Together", node, node)
 
 
-def migrate(fleet: Fleet) -> None:
-    """Migrate two of three VMs of a volume away from their storage."""
-    vms = ["roaming-0", "roaming-1"]
-    sources = [fleet.begin_migration(vm, "roaming", fleet.nodes[5]) for vm in vms]
-    rows = fleet.agreed()
-    assert states(rows, "roaming") == {("Together", "CoScheduled"): 3}
-    assert [rows[vm]["migrating"] for vm in vms] == [True, True]
-    for source in sources:
-        fleet.scenario.delete(source)
-    rows = fleet.agreed()
-    assert states(rows, "roaming") == {("Together", "CoScheduled"): 1, ("Apart", "MigrationTarget"): 2}
-    assert [rows[vm]["ifStarted"]["text"] for vm in vms] == [f"pinned to {fleet.nodes[4]}"] * 2
-
-
 def drain_and_restart(fleet: Fleet) -> None:
     """Restart VMs while the node of their storage is cordoned, and once more when it is not."""
     vms, node = ["moving-2", "moving-3"], fleet.nodes[2]
@@ -257,24 +229,11 @@ def drain_and_restart(fleet: Fleet) -> None:
     fleet.restart(*vms)
     assert states(fleet.agreed(), "moving") == {("Together", "CoScheduled"): 2, ("Apart", "NodeCordoned"): 2}
     fleet.cordon(node, "moving", cordoned=False)
-    predicted = {vm: fleet.agreed()[vm]["ifStarted"]["node"] for vm in [*vms, "soft-0", "roaming-0"]}
+    predicted = {vm: fleet.agreed()[vm]["ifStarted"]["node"] for vm in [*vms, "soft-0"]}
     fleet.restart(*predicted)
     rows = fleet.agreed()
     assert {vm: rows[vm]["node"] for vm in predicted} == predicted
     assert {rows[vm]["state"] for vm in predicted} == {"Together"}
-
-
-def move_share_manager(fleet: Fleet, volume: str) -> None:
-    """Move a share-manager to another node while its VMs run."""
-    node, longhorn = fleet.nodes[2], fleet.scenario.longhorn
-    longhorn.deletes_consumers = False  # so that the VMs stay apart, as with Longhorn up to 1.11
-    fleet.cordon(node, "moving", cordoned=True)
-    fleet.scenario.allow_all_nodes("moving")
-    fleet.plane.request("DELETE", f"{longhorn.pods}/share-manager-{volume}?gracePeriodSeconds=0")
-    moved_to = longhorn.wait_running(volume, other_than=node)
-    rows = fleet.agreed()
-    assert states(rows, "moving") == {("Apart", "ShareManagerMoved"): 4}
-    assert {row["storageNode"] for name, row in rows.items() if name.startswith("moving")} == {moved_to}
 
 
 EXPECTED = {
@@ -283,7 +242,6 @@ EXPECTED = {
     "bound": {("Apart", "NodeMismatch"): 2},
     "soft": {("Apart", "NodeCordoned"): 2},
     "moving": {("Together", "CoScheduled"): 4},
-    "roaming": {("Together", "CoScheduled"): 3},
     "block": {("NotConcerned", "NoShareManagerEver"): 1},
     "rwo": {("NotConcerned", "ClaimNotRWX"): 1},
     "plain": {("NotConcerned", "NoClaims"): 1},
@@ -296,12 +254,13 @@ EXPECTED = {
 }
 
 
-def populate(fleet: Fleet) -> str:
-    """Create the VMs of EXPECTED, and return the volume of the claim `moving`."""
+def populate(fleet: Fleet) -> None:
+    """Create the VMs of EXPECTED."""
     scenario, nodes = fleet.scenario, fleet.nodes
-    for claim, node in (("shared", nodes[0]), ("remote", nodes[1]), ("roaming", nodes[4])):
+    for claim, node in (("shared", nodes[0]), ("remote", nodes[1])):
         fleet.serve(claim, node)
-    moving, lost, own = fleet.serve("moving", nodes[2]), scenario.add_volume("lost"), ["own-0", "own-1"]
+    fleet.serve("moving", nodes[2])
+    lost, own = scenario.add_volume("lost"), ["own-0", "own-1"]
     scenario.add_volume("block", volumeMode="Block")
     scenario.add_volume("rwo", accessModes=["ReadWriteOnce"])
     for claim in own:
@@ -311,7 +270,7 @@ def populate(fleet: Fleet) -> str:
 
     running = [*fleet.add("together", 3, "shared"), *fleet.add("foreign", 3, "remote", opt_in=None, on=nodes[3])]
     running += [*fleet.add("bound", 2, "remote", on=nodes[3]), *fleet.add("moving", 4, "moving")]
-    running += [*fleet.add("roaming", 3, "roaming"), *fleet.add("block", 1, "block"), *fleet.add("rwo", 1, "rwo")]
+    running += [*fleet.add("block", 1, "block"), *fleet.add("rwo", 1, "rwo")]
     running += [*fleet.add("plain", 1), *fleet.add("lost", 1, "lost"), *fleet.add("plugged", 1, on=nodes[3])]
     running += [fleet.add_vm(claim, claim) for claim in own]
     fleet.add("stopped", 2, "shared", strategy="Halted")
@@ -328,7 +287,6 @@ def populate(fleet: Fleet) -> str:
     fleet.plug("plugged-0", "shared")
     fleet.add_vmi("lone-0", "shared", nodes[3])
     scenario.longhorn.remove_volume(lost)
-    return moving
 
 
 # Kinds of VMs: parameters of their StorageClass, the role of their nodes (empty: those without), whether they and their

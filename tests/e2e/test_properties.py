@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import hypothesis
@@ -28,6 +26,7 @@ from hypothesis.strategies import SearchStrategy
 from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import DISREGARD_STATUS
+from tests.support.json_server import JsonServer
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.measured import Measured
 from tests.support.random_clusters import HIGH, OTHER_DRIVER, mounting_pods, served_clusters
@@ -69,35 +68,6 @@ def draw(strategy: SearchStrategy[Any], count: int) -> list[Any]:
     return found
 
 
-class _Extender(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__((LOOPBACK, 0), _Handler)
-        self.feasible: dict[str, frozenset[str]] = {}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Extender
-
-    def do_POST(self) -> None:
-        arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        names = arguments["NodeNames"] or []
-        self.server.feasible[arguments["Pod"]["metadata"]["uid"]] = frozenset(names)
-        answer = json.dumps(
-            {"NodeNames": [], "FailedNodes": dict.fromkeys(names, "this scheduler binds no pod")}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as the base class calls it
-        """Log nothing."""
-
-
 class FeasibleNodes:
     """A real kube-scheduler that reports the nodes which a pod with `schedulerName: NAME` fits, and binds no pod.
 
@@ -105,9 +75,15 @@ class FeasibleNodes:
     then rejects all of them. So a pod never occupies a node, and pods can be compared one after another.
     """
 
-    def __init__(self, plane: ControlPlane, extender: _Extender) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
-        self._extender = extender
+        self._feasible: dict[str, frozenset[str]] = {}
+
+    def reject_all(self, arguments: Object) -> Object:
+        """Answer as the extender."""
+        names = arguments["NodeNames"] or []
+        self._feasible[arguments["Pod"]["metadata"]["uid"]] = frozenset(names)
+        return {"NodeNames": [], "FailedNodes": dict.fromkeys(names, "this scheduler binds no pod")}
 
     def of(self, path: str) -> frozenset[str]:
         """Wait for the verdict on an existing pod, and return the nodes that the filters admit."""
@@ -119,7 +95,7 @@ class FeasibleNodes:
 
         pod = self._plane.wait(evaluated, 20, f"a PodScheduled condition of {path}")
         # The scheduler does not ask the extender about a pod that fits no node.
-        return self._extender.feasible.get(pod["metadata"]["uid"], frozenset())
+        return self._feasible.get(pod["metadata"]["uid"], frozenset())
 
 
 class Cluster:
@@ -272,10 +248,10 @@ def _has_expected_taints(node: Object) -> bool:
 @pytest.fixture
 def scheduler(plane: ControlPlane) -> Iterator[FeasibleNodes]:
     """Run the scheduler and its extender."""
-    with _Extender() as extender:
-        Thread(target=extender.serve_forever, daemon=True).start()
+    found = FeasibleNodes(plane)
+    with JsonServer(found.reject_all) as extender:
         filters = {
-            "urlPrefix": f"http://{LOOPBACK}:{extender.server_address[1]}",
+            "urlPrefix": f"http://{LOOPBACK}:{extender.address[1]}",
             "filterVerb": "filter",
             "weight": 1,
             "nodeCacheCapable": True,
@@ -285,10 +261,9 @@ def scheduler(plane: ControlPlane) -> Iterator[FeasibleNodes]:
             NAME, leader_elect=False, profile={"percentageOfNodesToScore": 100}, extender=filters
         )
         try:
-            yield FeasibleNodes(plane, extender)
+            yield found
         finally:
             process.kill()
-            extender.shutdown()
 
 
 @pytest.fixture

@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.migrating_fleet import LIMIT, MigratingFleet
+from tests.e2e.migrating_fleet import LIMIT, MigratingFleet, role_kubeconfig
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, find_one, render
 from tests.support.measured import Measured
 from tests.support.migration_controller import MigrationController
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import NAMESPACE, RBAC
 
 pytestmark = pytest.mark.controlplane
 
-ACCOUNT = "recolocate-e2e"
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
     "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable", "Paused")],
@@ -31,16 +28,7 @@ PAUSED: Object = {
 
 @pytest.fixture(scope="module")
 def kubeconfig(plane: ControlPlane) -> Path:
-    """A kubeconfig with the rights of the chart's ClusterRole, and no others."""
-    role = find_one(render({"rbac": {"recolocate": {"create": True}}}), "ClusterRole", f"{NAME}-recolocate")
-    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": ACCOUNT}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
-    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
-    plane.request("POST", f"{RBAC}/clusterroles", role | {"metadata": {"name": ACCOUNT}})
-    binding = {"metadata": {"name": ACCOUNT}, "roleRef": reference, "subjects": [account]}
-    plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
-    token = plane.service_account_token(NAMESPACE, ACCOUNT)
-    return plane.write_kubeconfig(plane.folder / "recolocate-kubeconfig", token)
+    return role_kubeconfig(plane, "recolocate")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.e2e.test_tenant_attacks import pin
 from tests.support import burst
+from tests.support.builders import pin
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import DISREGARD_STATUS

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import burst
 from tests.support.accounts import KUBEVIRT
-from tests.support.builders import REQUIRED
+from tests.support.builders import REQUIRED, pin
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import find_one, render
@@ -21,7 +21,7 @@ from tests.support.kubevirt import vm_of, vm_path
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.replicas import Replicas
-from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
+from tests.support.scenario import DECISION, HOSTNAME, Scenario
 from tests.support.webhook_process import REGISTRATIONS, RELEASE_RIGHTS, RIGHTS, create_service_account
 
 pytestmark = pytest.mark.controlplane
@@ -73,17 +73,6 @@ def tenant(plane: ControlPlane) -> str:
 
 
 # --- copied pins ---
-
-
-def pin(pod: Object, node: str) -> Object:
-    """Add everything that the webhook writes on a pinned pod."""
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    preferred = [{"weight": 100, "preference": {"matchFields": [field]}}]
-    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    pod["metadata"]["annotations"] |= {CO_SCHEDULED: node, DECISION: f"CoScheduled: pinned to {node}"}
-    affinity = {REQUIRED: required, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
-    pod["spec"]["affinity"] = {"nodeAffinity": affinity}
-    return pod
 
 
 def copied_pin(rival: Scenario, node: str, **spec: object) -> Object:

@@ -294,6 +294,14 @@ def pinned_fields(node: str) -> Object:
     return {"annotations": {f"kubevirt-scheduler/{key}": value for key, value in decided.items()}, "affinity": affinity}
 
 
+def pin(pod: Object, node: str) -> Object:
+    """Add everything that the webhook writes on a pinned pod, in place."""
+    fields = pinned_fields(node)
+    pod["metadata"]["annotations"] |= fields["annotations"]
+    pod["spec"]["affinity"] = fields["affinity"]
+    return pod
+
+
 def preferring_fields(node: str, decision: str = "Released: a sentence") -> Object:
     """Return the keyword arguments that build a pod as the webhook leaves it if it only prefers `node`."""
     preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement(node)]}}]

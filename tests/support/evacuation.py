@@ -8,14 +8,9 @@ pkg/virt-controller/watch/drain/evacuation/evacuation.go: a marked VMI without a
 from __future__ import annotations
 
 import base64
-import json
-import ssl
-import threading
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from certs.authority import issue_ca, issue_leaf
-from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.controlplane.api import Object
+from tests.support.json_server import JsonServer
 from tests.support.migration_controller import FINAL
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import Scenario
@@ -33,20 +28,14 @@ class Evacuation:
         group = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vmis, self._migrations = f"{group}/virtualmachineinstances", f"{group}/virtualmachineinstancemigrations"
         self._loop = ReconcileLoop(f"evacuation-{scenario.namespace}", self._reconcile)
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), self._handler())
+        self._server = JsonServer(self._answer, "localhost")
 
     def __enter__(self) -> Evacuation:
-        ca = issue_ca(datetime.now(UTC))
-        leaf, folder = issue_leaf(ca, ["localhost"], datetime.now(UTC)), self._plane.folder
-        (folder / "evacuation.pem").write_bytes(leaf.certificate + leaf.key)
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(folder / "evacuation.pem")
-        self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, name="evacuation-webhook", daemon=True).start()
-        url = f"https://localhost:{self._server.server_port}/"
+        self._server.__enter__()
+        url = f"https://localhost:{self._server.address[1]}/"
         webhook = {
             "name": "virt-launcher-eviction-interceptor.kubevirt.io",
-            "clientConfig": {"url": url, "caBundle": base64.b64encode(ca.certificate).decode()},
+            "clientConfig": {"url": url, "caBundle": base64.b64encode(self._server.ca).decode()},
             "rules": [RULE],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self._scenario.namespace}},
             "sideEffects": "NoneOnDryRun",
@@ -60,8 +49,7 @@ class Evacuation:
     def __exit__(self, *_: object) -> None:
         self._loop.stop()
         self._plane.request("DELETE", f"{REGISTRATIONS}/evacuation-{self._scenario.namespace}")
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.__exit__()
 
     def denial(self, pod: str) -> str:
         """Return why the eviction of a pod is denied, empty if it is admitted. Mark a VMI that shall migrate."""
@@ -83,27 +71,11 @@ class Evacuation:
         self._plane.request("PATCH", f"{self._vmis}/{name}/status", {"status": {"evacuationNodeName": node}})
         return f'Eviction triggered evacuation of VMI "{name}"'
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        evacuation = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-                problem = evacuation.denial(request["name"])
-                response = {"uid": request["uid"], "allowed": not problem}
-                response |= {"status": {"code": 429, "message": problem}} if problem else {}
-                review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-                body = json.dumps(review).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
+    def _answer(self, review: Object) -> Object:
+        problem = self.denial(review["request"]["name"])
+        response = {"uid": review["request"]["uid"], "allowed": not problem}
+        response |= {"status": {"code": 429, "message": problem}} if problem else {}
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
     def _reconcile(self) -> None:
         migrations = self._plane.request("GET", self._migrations)["items"]

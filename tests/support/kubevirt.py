@@ -13,20 +13,9 @@ from tests.support.builders import PREFERRED
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.rights import RBAC
+from tests.support.crds import CRDS, crd
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
-
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
-
-def _crd(kind: str, short_name: str) -> Object:
-    singular = kind.lower()
-    names = {"kind": kind, "plural": f"{singular}s", "singular": singular, "shortNames": [short_name, f"{short_name}s"]}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
-    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names}
-    versions = [version | {"subresources": {"status": {}}}]
-    return {"metadata": {"name": f"{singular}s.kubevirt.io"}, "spec": spec | {"versions": versions}}
 
 
 def install_crds(plane: ControlPlane) -> None:
@@ -47,7 +36,7 @@ def install_crds(plane: ControlPlane) -> None:
     vmi = "VirtualMachineInstance"
     for kind, short_name in (("VirtualMachine", "vm"), (vmi, "vmi"), (f"{vmi}ReplicaSet", "vmirs")):
         with suppress(ApiError):
-            plane.request("POST", CRDS, _crd(kind, short_name))
+            plane.request("POST", CRDS, crd(kind, short_names=(short_name, f"{short_name}s")))
         path = f"/apis/kubevirt.io/v1/{kind.lower()}s"
         plane.wait(lambda path=path: plane.request("GET", path), 20, f"the CRD of {kind}")  # type: ignore[misc]
 

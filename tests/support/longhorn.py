@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.crds import CRDS, crd
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
 from webhook.placement.objects.longhorn import node_selector, tolerations
@@ -30,17 +31,6 @@ BACK_OFF, MAX_BACK_OFF = 1.0, 120.0  # seconds; controller/utils.go:30
 REMOUNT_DELAY = timedelta(seconds=5)  # controller/kubernetes_pod_controller.go:38
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
-
-SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-VERSION: Object = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
-
-
-def _crd(kind: str) -> Object:
-    singular = kind.lower()
-    names = {"kind": kind, "plural": f"{singular}s", "singular": singular}
-    spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names}
-    versions = [VERSION | {"subresources": {"status": {}}}]
-    return {"metadata": {"name": f"{singular}s.longhorn.io"}, "spec": spec | {"versions": versions}}
 
 
 class Longhorn:
@@ -70,7 +60,7 @@ class Longhorn:
 
     def install(self) -> None:
         for kind in "ShareManager", "Setting":
-            self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _crd(kind))
+            self._create(CRDS, crd(kind, "longhorn.io", "v1beta2"))
         self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
         priority = {"metadata": {"name": PRIORITY_CLASS}, "value": 1_000_000_000}
         self._create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)

@@ -15,8 +15,9 @@ from contextlib import suppress
 from copy import deepcopy
 
 from tests.support.controlplane.api import ApiError, Object
-from tests.support.kubevirt import CRDS, install_crds, vm_of
-from tests.support.migrations import OPEN, kubevirt_crd, migration_crd
+from tests.support.crds import CRDS, crd
+from tests.support.kubevirt import install_crds, vm_of
+from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, Scenario
 
@@ -47,9 +48,9 @@ class MigrationController:
         self._nodes: dict[str, str] = {}
         self.loop = ReconcileLoop(f"migrations-{scenario.namespace}", self._reconcile)
         install_crds(self._plane)
-        for crd in (migration_crd(), kubevirt_crd("KubeVirt", {"spec": OPEN, "status": OPEN})):
+        for definition in migration_crd(), crd("KubeVirt"):
             with suppress(ApiError):
-                self._plane.request("POST", CRDS, crd)
+                self._plane.request("POST", CRDS, definition)
         self._plane.wait(lambda: self._plane.request("GET", self.path), 20, "the CRD of migrations")
 
     def __enter__(self) -> MigrationController:

@@ -3,11 +3,11 @@
 from typing import Any
 
 from tests.support.builders import Object
+from tests.support.crds import OPEN, crd
 from tests.support.fleet import vmi
 
 MIGRATABLE = {"type": "LiveMigratable", "status": "True"}
 READY = {"type": "Ready", "status": "True"}
-OPEN: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def migratable(
@@ -46,18 +46,8 @@ def migration_crd(*, selector: bool = True, served: bool = True) -> Object:
     if selector:
         fields["addedNodeSelector"] = {"type": "object", "additionalProperties": {"type": "string"}}
     spec = OPEN | {"properties": fields}
-    return kubevirt_crd("VirtualMachineInstanceMigration", {"spec": spec, "status": OPEN}, served=served)
-
-
-def kubevirt_crd(kind: str, properties: Object, *, served: bool = True) -> Object:
-    """Build a CRD of KubeVirt with these properties."""
-    plural = f"{kind.lower()}s"
-    schema = {"openAPIV3Schema": {"type": "object", "properties": properties}}
-    version = {"name": "v1", "served": served, "storage": True, "schema": schema, "subresources": {"status": {}}}
-    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
-    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names, "versions": [version]}
-    kind_of_crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    return kind_of_crd | {"metadata": {"name": f"{plural}.kubevirt.io"}, "spec": spec}
+    schema = {"type": "object", "properties": {"spec": spec, "status": OPEN}}
+    return crd("VirtualMachineInstanceMigration", schema=schema, served=served)
 
 
 def kubevirt(**migrations: int) -> Object:

@@ -9,9 +9,10 @@ from copy import copy
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.crds import CRDS, crd
 from tests.support.fleet import longhorn_volume, replica
-from tests.support.kubevirt import CRDS, launcher_pod
-from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION, VOLUMES
+from tests.support.kubevirt import launcher_pod
+from tests.support.longhorn import DRIVER, GROUP, STORAGE, VOLUMES
 from tests.support.migration_controller import MigrationController
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import POOL, Scenario
@@ -186,9 +187,7 @@ def show_installation(plane: ControlPlane) -> None:
     plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
     for name in "Volume", "Replica":  # `Longhorn.install` adds Setting
         plural = f"{name.lower()}s"
-        names = {"kind": name, "plural": plural, "singular": name.lower()}
-        spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
-        plane.request("POST", CRDS, {"metadata": {"name": f"{plural}.longhorn.io"}, "spec": spec})
+        plane.request("POST", CRDS, crd(name, "longhorn.io", "v1beta2", status=False))
         plane.wait(lambda path=f"{LONGHORN}/{plural}": plane.request("GET", path), 20, f"the CRD of {plural}")  # type: ignore[misc]
     kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
     plane.request("POST", f"{LONGHORN}/settings", kind | {"value": LONGHORN_VERSION})

@@ -1,0 +1,52 @@
+"""An HTTP server that answers JSON with JSON: a webhook of another project, or an extender of a scheduler."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from certs.authority import issue_ca, issue_leaf
+from tests.support.controlplane.api import LOOPBACK, Object
+
+
+class JsonServer:
+    """`with JsonServer(answer)`: answer each POST. With a `name`, over TLS, for clients that trust the CA `ca`."""
+
+    def __init__(self, answer: Callable[[Object], Object], name: str = "") -> None:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.dumps(answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+                self.send_response_only(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+        self.address = LOOPBACK, self._server.server_port
+        self.ca = self._serve_tls(name) if name else b""
+
+    def __enter__(self) -> JsonServer:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve_tls(self, name: str) -> bytes:
+        ca = issue_ca(datetime.now(UTC))
+        leaf, context = issue_leaf(ca, [name], datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with TemporaryDirectory() as folder:
+            Path(folder, "tls.pem").write_bytes(leaf.certificate + leaf.key)
+            context.load_cert_chain(Path(folder, "tls.pem"))
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        return ca.certificate
