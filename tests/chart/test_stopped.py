@@ -11,9 +11,9 @@ from tests.support.builders import pin
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.rights import is_granted
 from tests.support.helm_chart import NAME, NAMESPACE
-from tests.support.kubevirt import vm_of, vm_path
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
+from tests.support.virt_controller import VirtController
 
 pytestmark = pytest.mark.controlplane
 
@@ -26,9 +26,9 @@ INSTALL = f"helm install {NAME} charts/{NAME} -n {NAMESPACE} --create-namespace 
 
 def pending_pod(scenario: Scenario, vm: str, node: str, strategy: str = "Always") -> str:
     """Create a VM, which KubeVirt restarts by default, and its pod, which is pinned to a cordoned node."""
-    pod = scenario.vm_pod(vm, opt_in=None)  # so the webhook is not called for it
-    scenario.plane.request("POST", vm_path(scenario), vm_of(pod, strategy))
-    return scenario.create(pin(scenario.owned(pod), node))
+    # Not opted in, so the webhook is not called for the pod. The controller isn't started, so nothing restarts the VM.
+    pod = VirtController(scenario).prepare(scenario.vm_pod(vm, opt_in=None), strategy)
+    return scenario.create(pin(pod, node))
 
 
 def is_missing(scenario: Scenario, path: str) -> bool:

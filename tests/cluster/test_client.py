@@ -39,12 +39,6 @@ TOKEN = "not-a-real-token"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
 def cluster(server: ApiServer) -> ClusterClient:
     return client_for(server.url)
 

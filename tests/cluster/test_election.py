@@ -1,7 +1,6 @@
 """Tests of the election: one replica at a time holds the Lease, by whatever clock, and gives it up in time."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,15 +23,9 @@ MANIFEST = {
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(MANIFEST)
-        yield server
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def server(server: ApiServer) -> ApiServer:
+    server.put(MANIFEST)
+    return server
 
 
 def replica(server: ApiServer, clock: Any) -> Election:

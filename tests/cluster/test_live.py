@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from time import monotonic
@@ -26,7 +26,6 @@ from tests.support.builders import (
     share_manager,
     storage,
     virt_launcher,
-    vmi,
     volume,
 )
 from tests.support.fake_api_server import (
@@ -50,17 +49,6 @@ LONG_TIMEOUT = 20.0  # seconds; many times what any step here needs
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
 def live(server: ApiServer, clock: FakeClock) -> Live:
     return make_live(server, clock)
 
@@ -73,10 +61,6 @@ def make_live(server: ApiServer, clock: Any = monotonic, **options: Any) -> Live
 def vm(number: int = 1, **rest: Any) -> Object:
     labels = {"kubevirt.io/created-by": f"uid-of-vmi-{number}"} | rest.pop("labels", {})
     return virt_launcher(labels=labels, **rest)
-
-
-def vmis(count: int) -> list[Object]:
-    return [vmi(f"vmi-{number}", uid=f"uid-of-vmi-{number}") for number in range(count)]
 
 
 def decision(live: Live, pod: Object, **rest: Any) -> Decision:
@@ -195,17 +179,16 @@ def test_other_decisions_are_made_while_a_patch_is_built(server: ApiServer) -> N
     assert [decided.outcome for decided in meanwhile] == [Outcome.PINNED]
 
 
-def test_a_dry_run_reserves_nothing(small_live: Live) -> None:
-    assert burst(small_live, range(30), dryRun=True) == {Reason.CO_SCHEDULED: 30}
-    assert len(small_live.store.reservations) == 0
-
-
-@pytest.mark.parametrize("options", [{"action": Action.OBSERVE}, {"node_guard": False}])
-def test_observe_mode_and_a_disabled_guard_reserve_nothing(server: ApiServer, options: Object) -> None:
+@pytest.mark.parametrize(
+    ("options", "sent"), [({}, {"dryRun": True}), ({"action": Action.OBSERVE}, {}), ({"node_guard": False}, {})]
+)
+def test_dry_runs_observe_mode_and_a_disabled_guard_reserve_nothing(
+    server: ApiServer, options: Object, sent: Object
+) -> None:
     live = make_live(server, **options)
     server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
     sync_caches(live, server)
-    assert burst(live, range(30)) == {Reason.CO_SCHEDULED: 30}
+    assert burst(live, range(30), **sent) == {Reason.CO_SCHEDULED: 30}
     assert len(live.store.reservations) == 0
 
 

@@ -31,10 +31,9 @@ RELEASE_OFF = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put({"kind": "Lease", "metadata": {"namespace": LEASE[0], "name": LEASE[1]}})
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    server.put({"kind": "Lease", "metadata": {"namespace": LEASE[0], "name": LEASE[1]}})
+    return server
 
 
 @pytest.fixture

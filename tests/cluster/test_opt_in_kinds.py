@@ -1,7 +1,6 @@
 """Namespaces and StorageClasses can opt in VMs: how the webhook, the report and a snapshot read them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,9 @@ OF_CLASS = claim(storageClassName="longhorn-rwx")
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(*storage(), node())
-        yield server
+def server(server: ApiServer) -> ApiServer:
+    server.put(*storage(), node())
+    return server
 
 
 def client(server: ApiServer) -> ClusterClient:

@@ -65,12 +65,6 @@ class StopAfterWaits(threading.Event):
         return self.is_set()
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
 def kind_of(fact: type[Fact]) -> Kind:
     return next(kind for kind in kinds("longhorn-system") if kind.fact is fact)
 

@@ -1,7 +1,6 @@
 """Tests of the release: which pinned pods are deleted, under which preconditions, and what is reported instead."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -24,12 +23,6 @@ from webhook.placement.settings import Settings
 
 HOUR = RELEASE_SECONDS
 CORDONED = [*storage(), node(unschedulable=True)]
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
 
 
 class Harness:

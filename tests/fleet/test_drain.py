@@ -24,7 +24,7 @@ from webhook.fleet.states import assess
 NODES = [node("node-a"), node("node-b"), node("node-c")]
 KEEPS = {"current-longhorn-version": "v1.11.3"}
 DELETES = {"current-longhorn-version": "v1.12.0"}
-LIVE, DEVICE = {"evictionStrategy": "LiveMigrate"}, {"type": "LiveMigratable", "status": "False", "message": "a GPU"}
+DEVICE = {"type": "LiveMigratable", "status": "False", "message": "a GPU"}
 
 
 def on(host: str, *claims: str, name: str = "vm1", strategy: str = "LiveMigrate", **status: Any) -> list[Object]:

@@ -1,7 +1,9 @@
 """The patch of a decision changes a pod's annotations, affinity and scheduler name, and nothing else."""
 
+from copy import deepcopy
 from typing import Any
 
+import jsonpatch
 import pytest
 
 from tests.support.builders import (
@@ -22,16 +24,12 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.injector import inject
-from webhook.placement.patch import MAX_ANNOTATIONS_SIZE
+from webhook.placement.patch import MAX_ANNOTATIONS_SIZE, PatchMismatch, patch_between
 from webhook.placement.reasons import Outcome, Reason
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "CoScheduled: pinned to node-a, which serves claim disk1"
-
-
-def add(path: str, value: Any) -> Object:
-    return {"op": "add", "path": path, "value": value}
 
 
 def test_an_unpinned_pod_gets_the_reason_and_loses_a_stale_node_annotation() -> None:
@@ -151,6 +149,49 @@ def test_annotations_of_the_wrong_type_are_not_overwritten(annotations: Any) -> 
     assert (injection.decision.reason, injection.patch) == (Reason.UNJUDGED, None)
 
 
-def test_a_pod_without_a_spec_gets_no_affinity() -> None:
-    original = share_manager_pod() | {"spec": None}
-    apply_injection(original, injection_for(original, *CLAIM_WITH_RUNNING_VM))
+# The patch itself: minimal, and it applies
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+def replace(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "replace", "path": path, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        ({"a": "x"}, {"a": "x"}, []),
+        ({}, {"a": {"b": 1}}, [add("/a", {"b": 1})]),  # with its missing parent
+        ({"a": {"b": 1}}, {"a": {}}, [{"op": "remove", "path": "/a/b"}]),
+        ({"a": "x"}, {"a": "y"}, [replace("/a", "y")]),
+        ({"a": [1]}, {"a": [1, 2, 3]}, [add("/a/-", 2), add("/a/-", 3)]),
+        ({"a": [None, {"b": []}, {"c": 1}]}, {"a": [None, {"b": [1]}, {"c": 1}]}, [add("/a/1/b/-", 1)]),
+        ({"a": [1, 2]}, {"a": [1]}, [replace("/a", [1])]),  # a shorter list
+        ({"a": [1]}, {"a": {"b": 1}}, [replace("/a", {"b": 1})]),  # another type
+    ],
+)
+def test_the_patch_is_minimal_and_applies(before: Any, after: Any, operations: list[Any]) -> None:
+    originals = deepcopy((before, after))
+    patch = patch_between(before, after)
+    assert patch == operations
+    assert jsonpatch.apply_patch(before, patch) == after
+    assert (before, after) == originals
+
+
+@pytest.mark.parametrize("name", ["/", "~", "~0", "~1", "a/b", "~/~", "", " ", "ä", '"', "0", "-"])
+def test_any_key_can_be_added(name: str) -> None:
+    assert jsonpatch.apply_patch({"a": {}}, patch_between({"a": {}}, {"a": {name: 1}})) == {"a": {name: 1}}
+
+
+def test_a_patch_that_does_not_produce_the_object_raises_patch_mismatch() -> None:
+    class HidingDict(dict[str, Any]):
+        """A dict that hides its items, which no decoded JSON does."""
+
+        def items(self) -> Any:
+            return {}.items()
+
+    with pytest.raises(PatchMismatch):
+        patch_between({"a": {"b": 1, "c": 1}}, {"a": HidingDict(b=2)})

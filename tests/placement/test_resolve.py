@@ -33,6 +33,7 @@ from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import ClaimFinding, Outcome, Reason, Source
 from webhook.placement.resolve import MAX_USERS, resolve, resolve_all
 from webhook.placement.settings import OptIn, Settings
+from webhook.placement.votes import Choice, choose
 from webhook.placement.wording import NO_ACTION, advice
 
 CLAIM_AND_PV = [claim(), volume()]
@@ -462,3 +463,40 @@ def test_a_namespace_full_of_pods_that_mount_the_claims_costs_a_review_little(st
     store.mounting_pods = count_pods
     resolve_all(Manifest(virt_launcher(claims=names, labels=same_vmi), "default"), store, Settings())
     assert MAX_USERS < asked < MAX_USERS + 2 * MAX_MOUNTING
+
+
+# The election of one node
+
+
+IS_STARTING = Reason.SHARE_MANAGER_STARTING
+
+
+def elected(votes: str) -> Choice | None:
+    """Choose from the claims' nodes. A `?` marks a claim whose share-manager is starting, a `+` one without a vote."""
+    findings = [
+        ClaimFinding("x", node=vote[0], reason=IS_STARTING if "?" in vote else None, decides="+" not in vote)
+        for vote in votes.split()
+    ]
+    return choose(findings)
+
+
+@pytest.mark.parametrize(
+    ("votes", "choice"),
+    [
+        ("", None),
+        ("a a", Choice("a")),
+        ("a b b", Choice("b", ("a",))),
+        ("b a", Choice("b", ("a",))),
+        ("c a b b a", Choice("a", ("b", "c"))),
+        ("a+", None),
+        ("b+ b+ a", Choice("a")),
+        ("a?", Choice("a", certain=False)),
+        ("a? a", Choice("a")),
+        ("b a? a?", Choice("a", ("b",), certain=False)),
+        ("a? b", Choice("a", ("b",), certain=False)),
+    ],
+)
+def test_the_claims_with_a_vote_elect_the_node_of_most_and_a_tie_goes_to_the_first(
+    votes: str, choice: Choice | None
+) -> None:
+    assert elected(votes) == choice

@@ -17,9 +17,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.reasons import ClaimFinding, Reason
-
-A, B, C = (ClaimFinding(name.lower(), node=node) for name, node in (("A", "node-a"), ("B", "node-b"), ("C", "node-b")))
+from webhook.placement.reasons import Reason
 
 
 def test_every_reason_is_one_camel_case_word() -> None:
