@@ -23,18 +23,6 @@ pytestmark = pytest.mark.controlplane
 DRA = "/apis/resource.k8s.io/v1"
 
 
-def test_two_vms_with_anti_affinity_on_one_disk_run_on_two_nodes(scenario: Scenario) -> None:
-    scenario.add_nodes(3)
-    _, node = scenario.add_attached_volume()
-    # The webhook decides on the second VM before the first has a node.
-    pods = scenario.known(*(scenario.anti_affinity_pod("vm", "disk1") for _ in range(2)))
-    first, second = map(scenario.create, pods)
-    nodes = [scenario.wait_running(first), scenario.wait_running(second)]
-    assert nodes[0] == node
-    assert nodes[1] != node
-    assert scenario.annotations(second)[DECISION].startswith("PodAffinity: ")
-
-
 DEVICE = "example.com/gpu"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -14,7 +13,7 @@ import pytest
 from tests.support import burst
 from tests.support.accounts import KUBEVIRT
 from tests.support.builders import REQUIRED, pin
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import find_one, render
 from tests.support.kubevirt import vm_of, vm_path
@@ -116,30 +115,6 @@ def test_the_pods_of_another_tenant_change_no_decision(scenario: Scenario, rival
     vm = scenario.create(pod)
     assert scenario.annotations(vm)[DECISION].startswith("CoScheduled")
     assert scenario.wait_running(vm) == node
-
-
-def test_a_pod_that_a_quota_rejects_again_and_again_reserves_for_ten_seconds(
-    scenario: Scenario, plane: ControlPlane, measured: Measured
-) -> None:
-    critical = {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}
-    quota = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [critical]}}
-    path = f"/api/v1/namespaces/{scenario.namespace}/resourcequotas"
-    plane.request("POST", path, {"metadata": {"name": "none"}, "spec": quota})
-    plane.wait(lambda: plane.request("GET", f"{path}/none").get("status"), 20, "the quota")
-    pod = scenario.vm_pod("rejected", "disk1", priorityClassName="system-node-critical", priority=None)
-    rejected = scenario.owned(with_requests(pod, kvm="2"))
-    began = time.monotonic()
-
-    def reason_after_rejection() -> str:
-        with pytest.raises(ApiError, match="exceeded quota"):
-            plane.request("POST", scenario.pods, rejected)
-        return scenario.decision("disk1").partition(":")[0]
-
-    # Not yet while the webhook's watch has not shown the VMI.
-    plane.wait(lambda: reason_after_rejection() == "NodeFull", 20, "the reservation")
-    plane.wait(lambda: reason_after_rejection() == "CoScheduled", 20, "the end of the reservation")
-    assert reason_after_rejection() == "CoScheduled"  # the last rejection may have come before the end
-    measured(f"tenants: a pod that a quota rejects again and again reserves for {time.monotonic() - began:.0f} s")
 
 
 # --- dry runs ---
