@@ -149,6 +149,11 @@ def test_annotations_of_the_wrong_type_are_not_overwritten(annotations: Any) -> 
     assert (injection.decision.reason, injection.patch) == (Reason.UNJUDGED, None)
 
 
+def test_a_pod_without_a_spec_gets_no_affinity() -> None:
+    original = share_manager_pod() | {"spec": None}
+    apply_injection(original, injection_for(original, *CLAIM_WITH_RUNNING_VM))
+
+
 # The patch itself: minimal, and it applies
 
 
