@@ -31,7 +31,7 @@ from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
 from webhook.reading.export import reduced
 from webhook.reading.kubernetes_yaml import to_yaml
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 from webhook.reading.snapshot import read
 
 SOURCES = "namespaces", "storageclasses"

@@ -29,7 +29,7 @@ from tests.support.builders import (
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason, Source
 from webhook.placement.settings import OptIn
-from webhook.placement.volume_consumers import MAX_CLASSES, consumers_of, ranked_nodes
+from webhook.placement.voting_consumers import MAX_CLASSES, consumers_of, ranked_nodes
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}

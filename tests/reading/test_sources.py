@@ -36,7 +36,7 @@ from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.export import export
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 from webhook.reading.snapshot import read
 
 ZONE = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from webhook.catalog.inventory import Inventory
+from webhook.commands.completion import complete
 from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_settings
 from webhook.commands.options import as_data, live_options, output_option, snapshot_option
-from webhook.commands.suggestions import complete
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.drain import Affected, Drain, Effect, Site, check_drain, steps
 from webhook.fleet.move import Surroundings

@@ -22,7 +22,7 @@ from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
 from webhook.reading.installation import find_webhook
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 from webhook.reading.prometheus import PrometheusError, ask
 
 SECRETS_WARNING = (

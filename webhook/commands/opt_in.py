@@ -8,6 +8,7 @@ import click
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.commands.completion import complete, not_found
 from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
@@ -22,7 +23,6 @@ from webhook.commands.options import (
     together,
     yes_option,
 )
-from webhook.commands.suggestions import complete, not_found
 from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.commands.suggestions import complete
+from webhook.commands.completion import complete
 from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
 

@@ -8,8 +8,8 @@ import click
 
 from webhook.catalog.inventory import seconds_since_creation
 from webhook.catalog.kinds import PODS, read_pod
+from webhook.commands.completion import not_found
 from webhook.commands.fleet_source import Fleet
-from webhook.commands.suggestions import not_found
 from webhook.fleet.states import Machine
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name

@@ -27,7 +27,7 @@ from webhook.placement.objects.longhorn import COMPONENT_LABEL, DRAIN_POLICY
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.reasons import ClaimFinding, Reason
-from webhook.placement.volume_consumers import claims_of
+from webhook.placement.voting_consumers import claims_of
 
 # The guard doesn't risk these, but the scheduler may place the pod.
 _UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)

@@ -10,7 +10,7 @@ from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import ClaimFinding
-from webhook.placement.volume_consumers import claims_of
+from webhook.placement.voting_consumers import claims_of
 
 # A volume can have thousands of users, and each VM of a report lists the others.
 MAX_USERS = 10

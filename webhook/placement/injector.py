@@ -46,8 +46,8 @@ from webhook.placement.reasons import (
 )
 from webhook.placement.settings import Action, Settings
 from webhook.placement.trace import Trace
-from webhook.placement.volume_consumers import avoided_nodes, claims_of, consumers_of, kind_of, ranked_nodes
 from webhook.placement.votes import Choice
+from webhook.placement.voting_consumers import avoided_nodes, claims_of, consumers_of, kind_of, ranked_nodes
 from webhook.placement.wording import unchanged
 
 

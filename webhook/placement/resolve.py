@@ -11,7 +11,7 @@ from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
-from webhook.placement.volume_consumers import claims_of, consumers_of, kind_of, ranked_nodes
+from webhook.placement.voting_consumers import claims_of, consumers_of, kind_of, ranked_nodes
 
 # Pods of all claims together that are asked whether they are another VM's.
 MAX_USERS = 1_000

@@ -7,9 +7,9 @@ from webhook.cluster.client import ClusterClient
 from webhook.commands.benchmark.comparison import compare, render, sentence
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, Plan
 from webhook.commands.benchmark.run import BenchmarkRun
+from webhook.commands.completion import complete
 from webhook.commands.options import DRY_RUN, as_data, connect, live_options, output_option, yes_option
 from webhook.commands.recolocate.run import interrupts
-from webhook.commands.suggestions import complete
 from webhook.commands.tables import terminal_columns
 from webhook.placement.objects.fields import mapping, printable, text
 from webhook.reading.api import Reader

@@ -7,7 +7,7 @@ from functools import cache, partial
 from webhook.catalog.inventory import Inventory
 from webhook.placement.settings import Settings
 from webhook.reading.api import Reader
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 
 
 class Level(StrEnum):

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from webhook.commands.admission_requests import in_namespace, read_documents, request_from
+from webhook.commands.completion import complete
 from webhook.commands.explain.explanation import explain_machine, explain_pod, explain_request
 from webhook.commands.explain.sections import Finding, Section
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
@@ -21,7 +22,6 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
-from webhook.commands.suggestions import complete
 from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text

@@ -10,6 +10,7 @@ import click
 
 from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
+from webhook.commands.completion import complete, not_found
 from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates, show_reading, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
@@ -26,7 +27,6 @@ from webhook.commands.options import (
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
-from webhook.commands.suggestions import complete, not_found
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State
@@ -38,7 +38,7 @@ from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 
 EXIT_FAILED = 1
 STORAGE_WARNING = (

@@ -25,7 +25,7 @@ from webhook.placement.objects.fields import printable, text
 from webhook.placement.settings import Settings
 from webhook.reading.api import REQUEST_TIMEOUT
 from webhook.reading.documents import BadInput
-from webhook.reading.listing import read_inventory
+from webhook.reading.live import read_inventory
 
 POLL = 0.5  # seconds between two reads of the cluster
 LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
