@@ -17,7 +17,7 @@ from tests.support.controlplane.process import Process
 
 NAME, ADDRESS, PODS = "real-node", "172.31.200.1", "172.31.201.0/24"
 REAL = "test/real"  # its label: kwok plays the other nodes
-PAUSE = "registry.k8s.io/pause:3.10.1"
+PAUSE = "localhost/pause:1"
 CNI = Path("/usr/lib/cni")
 STATE = Path("/run/kubevirt-scheduler-node")  # a Unix socket's path is limited to about a hundred characters
 # Later options override those of programs.py. Without the egress selector, the API server calls Services by their IPs.
@@ -113,7 +113,7 @@ class RealNode:
         self.plane, self.folder, self.programs = plane, folder, build.rare("node")
         self.path = f"/api/v1/nodes/{NAME}"
         (folder / "cni").mkdir(parents=True)
-        STATE.mkdir(parents=True, exist_ok=True)
+        STATE.mkdir()
         (folder / "cni/pods.conflist").write_text(json.dumps(NETWORK))
         snapshotter = "overlayfs" if _has_overlay(folder) else "native"
         (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, snapshotter=snapshotter))
