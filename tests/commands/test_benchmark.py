@@ -11,17 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from tests.support.builders import Object, labeled_namespace, pod, share_manager_pod, storage_class, volume
+from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, error_response, status
-from webhook.cli import commands
 from webhook.cluster.client import ClusterClient
 from webhook.commands.benchmark import probe
 from webhook.commands.benchmark.comparison import Figures, Visit, compare, render, sentence
 from webhook.commands.benchmark.plan import LABEL, Plan
 from webhook.commands.benchmark.run import BenchmarkRun
-from webhook.commands.recolocate.run import Presses
+from webhook.commands.interrupts import Presses
 from webhook.reading.documents import BadInput
 
 MADE = ("pods", "persistentvolumeclaims", "persistentvolumes", "namespaces")
@@ -294,7 +293,7 @@ def test_without_yes_the_command_says_what_it_would_create_or_what_is_missing(
 ) -> None:
     server.put(storage_class("longhorn") | {"provisioner": "driver.longhorn.io"} | fields)
     command = ["benchmark", "--storage-class=longhorn", *arguments, "--kubeconfig", server.kubeconfig(tmp_path)]
-    result = CliRunner().invoke(commands, command)
+    result = run_cli(*command)
     assert printed in result.stderr
     assert (result.stdout, result.exit_code) == ("", 2 if "Error" in printed else 0)
     assert ("Dry run: nothing changed" in result.stderr) == (result.exit_code == 0)

@@ -12,7 +12,8 @@ from tests.support.fake_api_server import ApiServer, error_response, forbidden, 
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
-from webhook.commands.recolocate.run import PATIENCE, MigrationRun, Presses, Reporter
+from webhook.commands.interrupts import Presses
+from webhook.commands.recolocate.run import PATIENCE, MigrationRun, Reporter
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Relocation, Run, Stage
 

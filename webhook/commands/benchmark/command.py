@@ -8,8 +8,8 @@ from webhook.commands.benchmark.comparison import compare, render, sentence
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, Plan
 from webhook.commands.benchmark.run import BenchmarkRun
 from webhook.commands.completion import complete
+from webhook.commands.interrupts import interrupts
 from webhook.commands.options import DRY_RUN, as_data, connect, live_options, output_option, yes_option
-from webhook.commands.recolocate.run import interrupts
 from webhook.commands.tables import terminal_columns
 from webhook.placement.objects.fields import mapping, printable, text
 from webhook.reading.api import Reader
@@ -83,9 +83,11 @@ def _plan(cluster: ClusterClient, storage_class: str, namespace: str, image: str
             f"StorageClass {storage_class}: its volumes have no share-manager; specify one with the provisioner "
             f"{LONGHORN_DRIVER} and without the parameter migratable"
         )
-    longhorn_namespace = find_webhook(cluster).settings.longhorn_namespace
     installed = None if image else find_installed(reader)
+    webhook = installed.webhook if installed else find_webhook(cluster)
     image = image or text(serving_container(mapping(installed and installed.deployment, "spec", "template")), "image")
     if not image:
         raise BadInput("the webhook is not installed, so its image is unknown; specify --image")
-    return Plan(storage_class, image, longhorn_namespace, text(found, "reclaimPolicy") == "Retain", namespace)
+    return Plan(
+        storage_class, image, webhook.settings.longhorn_namespace, text(found, "reclaimPolicy") == "Retain", namespace
+    )

@@ -11,7 +11,7 @@ from webhook.catalog.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.benchmark.comparison import Visit
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, LABEL, VISITS, Plan
-from webhook.commands.recolocate.run import Presses
+from webhook.commands.interrupts import Presses
 from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.pod import is_terminating

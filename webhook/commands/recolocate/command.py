@@ -12,6 +12,7 @@ from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
 from webhook.commands.completion import complete, not_found
 from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates, show_reading, show_settings
+from webhook.commands.interrupts import interrupts
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     SECONDS,
@@ -26,7 +27,7 @@ from webhook.commands.options import (
 )
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
-from webhook.commands.recolocate.run import MigrationRun, Reporter, interrupts
+from webhook.commands.recolocate.run import MigrationRun, Reporter
 from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State

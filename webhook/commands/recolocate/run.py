@@ -2,19 +2,16 @@
 
 import json
 import secrets
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import FrameType
 
 import click
 
 from webhook.catalog.kinds import VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.commands.interrupts import Presses
 from webhook.commands.recolocate import migrations
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, plan_move
@@ -39,36 +36,6 @@ MISSING_RIGHT = 'is forbidden: User "'
 INTERRUPTED = "interrupted"
 
 Plan = Callable[[], Sequence[Relocation]]  # reads the cluster, and plans the moves again
-
-
-class Presses:
-    """Counts how often the user pressed Ctrl-C, and sleeps until the next press."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._event = threading.Event()
-
-    def add(self, _signal: int, _frame: FrameType | None) -> None:
-        """Count one press; a signal handler."""
-        self.count += 1
-        self._event.set()
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, or return early at the next press."""
-        self._event.wait(seconds)
-        self._event.clear()
-
-
-@contextmanager
-def interrupts() -> Iterator[Presses]:
-    """Count SIGINT and SIGTERM inside the block, instead of ending the process."""
-    presses = Presses()
-    previous = {number: signal.signal(number, presses.add) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield presses
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Reporter:
