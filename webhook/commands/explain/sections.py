@@ -70,7 +70,7 @@ def describe_steps(
         yield Section("Which nodes serve the claims?", tuple(found))
     if trace.consumers is not None:
         volume = text(request, "object", "metadata", "labels", VOLUME_LABEL)
-        yield Section("Which pods use the volume?", tuple(_voting_consumers(volume, trace, catalog)))
+        yield Section("Which pods use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
     if trace.choice:
         yield Section("Which node is the target?", tuple(_target(trace, trace.choice)))
     for candidate in trace.candidates:
@@ -112,7 +112,7 @@ def _location(pod: Pod) -> str:
     return location if pod.alive else f"{location}, terminating or not running"
 
 
-def _voting_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[Finding]:
+def _volume_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[Finding]:
     for pv in catalog.volumes_by_handle(volume):
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
         yield Finding(f"volume {volume} → PV {pv.name} → {claim}")
