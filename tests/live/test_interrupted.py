@@ -31,6 +31,7 @@ def test_a_drain_that_is_interrupted_leaves_nothing_behind(cluster: Cluster, tmp
         end = process.stdout.read()
     assert process.returncode == pytest.ExitCode.INTERRUPTED, "".join([*begin, end])
     assert "| interrupted |" in end
+    assert "deleting live-" in end  # so there was a namespace
     assert cluster.items("namespaces", "-l", LABEL) == []
     assert cluster.items("pv") == []
     assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []

@@ -17,6 +17,7 @@ from tests.support.measured import Measured
 from tests.support.pod_stream import PodStream
 from tests.support.real_node import NAME, PAUSE, REAL, RealNode
 from tests.support.scenario import Scenario
+from tests.support.server_process import resident_memory
 
 pytestmark = [pytest.mark.node, pytest.mark.needs("runc", "cni", "nft", "node")]
 # With `Fail`, a missed call fails the creation. The other nodes run nothing.
@@ -58,15 +59,6 @@ def token_of(node: RealNode, release: Release) -> str:
     return Path(f"/proc/{node.pids(pods(release)[0])[-1]}/root{TOKEN}").read_text()
 
 
-def peak_memory(pid: int) -> float:
-    """Return the most memory that a process has had, in MB."""
-    return next(
-        int(line.split()[1]) / 1000
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("VmHWM")
-    )
-
-
 def start_storage(scenario: Scenario) -> str:
     """Start a volume that something uses, and return the node of its share-manager."""
     scenario.add_nodes(3)
@@ -91,11 +83,11 @@ def test_no_creation_fails_during_an_upgrade_and_a_restart(
 ) -> None:
     plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
     before = {pod["metadata"]["uid"] for pod in pods(release)}
-    deployment = f"deployment/{release.fullname}"
+    deployment = f"deployment/{release.fullname}", f"--namespace={release.namespace}"
     with PodStream.of_scenario(plain_scenario) as stream:
         release.upgrade("--reuse-values", "--set=settings.logLevel=info,podAnnotations.upgrade=one", "--wait", ROLLOUT)
-        for action in ("restart",), ("status", ROLLOUT):
-            plane.kubectl("rollout", action[0], deployment, f"--namespace={release.namespace}", *action[1:])
+        plane.kubectl("rollout", "restart", *deployment)
+        plane.kubectl("rollout", "status", *deployment, ROLLOUT)
         stream.wait_for_more(50)
     measured(f"a real kubelet: of {stream.count} creations during an upgrade and a restart {len(stream.failed)} failed")
     assert before.isdisjoint(pod["metadata"]["uid"] for pod in pods(release))
@@ -136,7 +128,7 @@ def test_large_pods_stay_within_the_memory_limit(
     for number in range(LARGE_PODS):
         plane.request("PATCH", f"{plain_scenario.pods}/large-{number}", {"metadata": {"labels": {"large": "true"}}})
     plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
-    peaks = [peak_memory(node.pids(pod)[-1]) for pod in pods(release)]
+    peaks = [resident_memory(node.pids(pod)[-1], "VmHWM:") for pod in pods(release)]
     measured(f"a real kubelet: beside {LARGE_PODS} large pods the replicas took at most {max(peaks):.0f} MB")
     assert restarts(release) == before
     assert max(peaks) < LIMIT

@@ -26,6 +26,7 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
 from tests.support.log_capture import capture_logs
+from tests.support.server_process import sample
 from webhook.catalog import kinds
 from webhook.catalog.store import Store
 from webhook.cluster.backend import Backend, Cache, from_snapshot
@@ -98,8 +99,7 @@ def reason(response):
 
 
 def count(metrics, series):
-    lines = metrics.exposition().decode().splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{series} "))
+    return sample(metrics.exposition().decode(), series)
 
 
 def decided(outcome, reason, *, subject="vm", mode="required", action="inject"):

@@ -111,7 +111,6 @@ class RealNode:
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder, self.programs = plane, folder, build.rare("node")
-        self.path = f"/api/v1/nodes/{NAME}"
         (folder / "cni").mkdir(parents=True)
         STATE.mkdir()
         (folder / "cni/pods.conflist").write_text(json.dumps(NETWORK))
@@ -151,7 +150,7 @@ class RealNode:
 
     def is_ready(self) -> bool:
         """Return whether the node is Ready, and pods can be scheduled on it."""
-        node = self.plane.request("GET", self.path)
+        node = self.plane.request("GET", f"/api/v1/nodes/{NAME}")
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
         return ready and not node["spec"].get("taints")
 

@@ -74,10 +74,7 @@ class ServerProcess:
 
     def metric(self, series: str) -> float:
         """Return the value of a metric, by its name and labels. The page is up to a second old."""
-        lines = self.probe("/metrics")[1].splitlines()
-        return next(
-            float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{series} ")
-        )
+        return sample(self.probe("/metrics")[1], series)
 
     def review(self, body: bytes = VM_START) -> dict[str, Any]:
         """Send a review over a new connection and return the `response` of the AdmissionReview."""
@@ -129,6 +126,12 @@ class ServerProcess:
         """Stop the server with SIGTERM, as Kubernetes does, and return its exit code."""
         self.process.terminate()
         return self.process.wait(TIMEOUT)
+
+
+def sample(page: str, series: str) -> float:
+    """Return the value of a metric on a page of metrics."""
+    start = f"kubevirt_scheduler_{series} "
+    return next(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(start))
 
 
 def resident_memory(pid: int, name: str = "VmRSS:") -> float:
