@@ -1,8 +1,7 @@
 """Live migration moves a VM to its storage only if every rule permits it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import (
     OPT_IN,

@@ -1,9 +1,9 @@
 """The report says for each VM what a start would do, and what the operator can do."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import (
     Object,

@@ -1,8 +1,9 @@
 """Builders of VMs as KubeVirt runs them: the VM, its VMI, its virt-launcher pod, and the machines of a cluster."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.catalog.inventory import Inventory

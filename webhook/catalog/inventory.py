@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from msgspec import structs
@@ -175,22 +175,28 @@ class Inventory:
         tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
         default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
         servers = {"": default} | dict(self._share_manager_pods(settings))
-        found = (replace(each, servers=servers) for each in machines(facts_of(self.store)))
-        return [self._completed(machine, state_claims, settings) for machine in found]
+        found = (self._completed(each, state_claims, settings) for each in machines(facts_of(self.store)))
+        return [structs.replace(each, servers=servers) for each in found]
 
     def _completed(self, machine: Machine, state_claims: Mapping[Key, tuple[str, ...]], settings: Settings) -> Machine:
         key = machine.namespace, machine.name
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
-        paused, age = has_condition(vmi, "Paused"), seconds_since_creation(manifest, self.store.taken_at)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
-        hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
-        quotas = tuple(self.quotas.get(machine.namespace, {}).values())
-        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.store.run_strategy(*key), age=age)
-        return replace(
-            known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {}, quotas=quotas
+        return structs.replace(
+            machine,
+            hotplugged=tuple(claim for claim in machine.hotplugged if claim not in utility),
+            strategy=self.store.run_strategy(*key),
+            paused=has_condition(vmi, "Paused"),
+            manifest=manifest,
+            template=template,
+            missing=missing,
+            age=seconds_since_creation(manifest, self.store.taken_at),
+            vm=vm or {},
+            vmi=vmi or {},
+            quotas=tuple(self.quotas.get(machine.namespace, {}).values()),
         )
 
     def next_pod(

@@ -1,10 +1,10 @@
 """Find the VM, VMI or pod that a user names, in a snapshot or in a live cluster."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeAlias
 
 import click
+from msgspec.structs import replace
 
 from webhook.catalog.inventory import seconds_since_creation
 from webhook.catalog.kinds import PODS, read_pod

@@ -78,7 +78,8 @@ def _lines(
     gap = (fitting or [gap for gap in GAPS if used[gap] - gap <= columns] or GAPS[-1:])[0]
     indent = used[gap] if fitting else GAPS[0]
     for number, row in enumerate(heads + cells):
-        parts = textwrap.wrap(row[-1], max(columns - indent, 1) if columns else last, **WRAPPING) or [""]
+        parts = textwrap.wrap(row[-1], max(columns - indent, 1), **WRAPPING) if columns else [row[-1]]
+        parts = parts or [""]
         if not fitting:
             parts = ["", *(part for part in parts if part != NO_VALUE)]
         shades = colors if number >= len(heads) else {}

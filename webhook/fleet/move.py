@@ -4,9 +4,12 @@ In the plan, each move or restart takes its place before the next one is evaluat
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.next_pod import target_pod
@@ -64,8 +67,7 @@ _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "Migrati
 GIBIBYTE = 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A hindrance of a move."""
 
     hindrance: Hindrance
@@ -232,8 +234,7 @@ def describe_gain(gained: int) -> str:
     return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """The plan for one VM."""
 
     status: Status

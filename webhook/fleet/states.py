@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import as_if_eligible, creation_request
@@ -59,8 +61,7 @@ class Future(StrEnum):
     ANYWHERE = "anywhere"
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A VM, or a VMI without a VM. The caches don't hold the fields from `manifest` on."""
 
     namespace: str
@@ -92,8 +93,7 @@ class Machine:
         return self.strategy is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The decision if the VM started or restarted now."""
 
     decision: Decision  # as if the VM were opted in
@@ -116,8 +116,7 @@ class Start:
         return bool(self.stopped) and self.decision.node is None
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The state of one VM."""
 
     machine: Machine
@@ -148,8 +147,7 @@ class Status:
         return (self.machine.pod.node if self.machine.pod else None) or None
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """An opted-in pod that runs no VM. Its state is like a VM's."""
 
     pod: Pod

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
 from webhook.fleet.move import NOT_PLANNED, Move, Proposal, Refusal, Surroundings, make_plan, plan_move
@@ -27,6 +28,9 @@ def build_report(
     catalog = inventory.store
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)} if planned else {}
+    # A move of the plan is possible alone, too, except beside a VM that an earlier move brings to that node.
+    moves = {key: each.result for key, each in plan.items() if isinstance(each.result, Move)}
+    alone = partial(plan_move, around=around, catalog=catalog) if planned else lambda _: NOT_PLANNED
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
         by_node[status.node][status.state] += 1
@@ -38,7 +42,7 @@ def build_report(
     volumes = inventory.volume_data()
     return {
         "vms": [
-            describe(status, plan_move(status, around, catalog) if planned else NOT_PLANNED, volumes)
+            describe(status, moves.get(status.machine.key) or alone(status), volumes)
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             | {"nfs": nfs[status.machine.key].as_json()}

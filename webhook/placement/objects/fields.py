@@ -97,6 +97,8 @@ def is_dns_subdomain(name: str) -> bool:
 
 def printable(value: str) -> str:
     """Return a string that is safe to print: on one line, and without terminal control characters."""
+    if value.isprintable():
+        return value
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in value)
 
 
