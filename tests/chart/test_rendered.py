@@ -84,7 +84,11 @@ def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
 
 
 def test_each_setting_reaches_the_program() -> None:
-    values = {"settings": EVERY_SETTING, "release": {"enabled": False, "after": 600}}
+    values = {
+        "settings": EVERY_SETTING,
+        "release": {"enabled": False, "after": 600},
+        "webhook": {"excludedNamespaces": ["shop", "9"]},
+    }
     variables = env_values(container(find_one(render(values), "Deployment")))
     assert {name for name in variables if name.startswith(PREFIX)} == {
         PREFIX + setting.name.upper() for setting in fields(Settings)
@@ -95,6 +99,7 @@ def test_each_setting_reaches_the_program() -> None:
         steering=False,
         action=Action.OBSERVE,
         opt_in=OptIn.NAMESPACE,
+        excluded_namespaces=("shop", "9"),
         opt_in_annotations=("example.com/near-storage",),
         longhorn_namespace="storage-system",
         kubevirt_accounts=("system:serviceaccount:vms:kubevirt-controller",),

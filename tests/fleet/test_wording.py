@@ -94,7 +94,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      [*SERVED, vm(), migratable(evacuationNodeName="node-b"), vm_pod(node="node-b")],
      "Wait, and look again: KubeVirt evacuates the VM from node-b."),
     ("apart, opted out", [*SERVED, vm(annotations=OPTED_OUT, opt_in=False), vm_pod(node="node-b"), OTHER],
-     f"The VM is opted out, so it stays where it is. To change that, o{OPT_IN}."),
+     "The VM is opted out, so it stays where it is."),
     ("apart, managed by Helm",
      [*SERVED, annotated(vm(opt_in=False), HELM), vm_pod(node="node-b"), OTHER],
      f"{AT_ITS_SOURCE}, then r{RESTART} {PINNED} {KEEPS}"),

@@ -112,6 +112,20 @@ def test_an_unknown_namespace_or_storage_class_opts_nothing_in(objects: list[Obj
     assert (decision.reason, decision.opted_in_by) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
 
 
+def test_in_an_excluded_namespace_every_vm_is_opted_out_and_no_share_manager_follows_one() -> None:
+    excluded: Object = BY_NAMESPACE | {"excluded_namespaces": ("kube-system", "default")}
+    objects = cluster(IN, IN)
+    assert decision_for(virt_launcher(), *objects, **excluded).reason is Reason.NOT_OPTED_IN
+    pv, running = volume(), vm_pod(node="node-b")
+    for chosen, reason in (BY_NAMESPACE, Reason.CO_SCHEDULED), (excluded, Reason.NO_CONSUMER):
+        manager = decision_for(share_manager_pod(), claim(), pv, running, node("node-b"), **chosen)
+        assert manager.reason is reason
+    found = inventory(*objects, running, vm())
+    (machine,) = found.machines(settings(**excluded))
+    assessed = assess(machine, found.store, settings(**excluded))
+    assert (assessed.opted_in_by, assessed.opted_out) == (OptedInBy.NOTHING, True)
+
+
 def test_before_the_cache_is_synced_the_opt_in_is_unknown_unless_an_annotation_decides() -> None:
     def decided(annotation: str | None, **overrides: Any) -> tuple[Reason, OptedInBy]:
         decision = decide(request(virt_launcher(opt_in=annotation)), None, settings(**overrides))

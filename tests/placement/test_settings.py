@@ -30,6 +30,7 @@ VALID = [
     ("CO_SCHEDULE_AFFINITY_MODE", "preferred", Mode.PREFERRED),
     ("CO_SCHEDULE_NODE_GUARD", "false", False),
     ("CO_SCHEDULE_STEERING", "false", False),
+    ("CO_SCHEDULE_EXCLUDED_NAMESPACES", "kube-system, shop", ("kube-system", "shop")),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "storage-1", "storage-1"),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "a" * 63, "a" * 63),
     ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", f" {ACCOUNT}, {ACCOUNT}.x", (ACCOUNT, f"{ACCOUNT}.x")),
@@ -71,6 +72,7 @@ INVALID = [
         ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", value, "system:serviceaccount:NAMESPACE:NAME")
         for value in (",", "alice", ":vms:a", "system:serviceaccount:vms", f"{ACCOUNT}:x", f"{ACCOUNT}'", f"x{ACCOUNT}")
     ),
+    ("CO_SCHEDULE_EXCLUDED_NAMESPACES", "shop,A", "expected names of namespaces, separated by commas"),
     ("CO_SCHEDULE_ACTION", "dry-run", "expected 'inject' or 'observe'"),
     *(
         ("CO_SCHEDULE_SCHEDULER_NAMES", value, MAP_HINT)

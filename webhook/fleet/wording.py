@@ -176,7 +176,7 @@ def _never_served(start: Start) -> Reason | None:
 def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
     machine, start = status.machine, status.start
     if status.opted_out:
-        return _sentence(f"the VM is opted out, so it stays where it is. To change that, {_opt_in_words(machine)}")
+        return "The VM is opted out, so it stays where it is."
     if isinstance(move, Move):
         later = f" To keep it there at its next start, {_opt_in_words(machine)}." if start and start.stopped_by else ""
         return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"

@@ -17,8 +17,11 @@ def opted_in_by(
 ) -> OptedInBy:
     """Return the source of a VM's opt-in. The first of annotation, namespace and StorageClass that is set decides.
 
-    A catalog of None means that the cache is not synced yet. `names` are the claims whose StorageClass counts.
+    In an excluded namespace, nothing opts in. A catalog of None means that the cache is not synced yet. `names` are the
+    claims whose StorageClass counts.
     """
+    if applicant.namespace in settings.excluded_namespaces:
+        return OptedInBy.NOTHING
     keys = settings.opt_in_annotations
     for key in keys:
         if key in applicant.true_annotations:
@@ -39,7 +42,9 @@ def opted_in_by(
 
 
 def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool:
-    """Return whether an annotation, or the label of the namespace, opts out a VM that nothing opts in."""
+    """Return whether an annotation, or its namespace, opts out a VM that nothing opts in."""
+    if applicant.namespace in settings.excluded_namespaces:
+        return True
     if any(key in applicant.false_annotations for key in settings.opt_in_annotations):
         return True
     namespace = catalog.namespace(applicant.namespace)

@@ -81,8 +81,12 @@ def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
     return parse
 
 
+def _is_namespace(value: str) -> bool:
+    return len(value) <= 63 and re.fullmatch(DNS_LABEL, value) is not None
+
+
 def _parse_namespace(value: str) -> str:
-    if len(value) > 63 or not re.fullmatch(DNS_LABEL, value):
+    if not _is_namespace(value):
         raise ValueError("expected the name of one namespace")
     return value
 
@@ -133,6 +137,10 @@ class Settings:
         metadata={"parse": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}")},
     )
     opt_in: OptIn = OptIn.ANNOTATION  # whether only a VM's own annotation opts it in
+    # in which nothing opts a VM in
+    excluded_namespaces: tuple[str, ...] = field(
+        default=(), metadata={"parse": _list_parser(_is_namespace, "names of namespaces")}
+    )
     affinity_mode: Mode = Mode.REQUIRED  # of a VM whose annotation names none
     node_guard: bool = True  # pin a pod only to a node that can run it
     steering: bool = True  # have share-manager pods prefer the node of their VMs
