@@ -46,7 +46,7 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     ),
     "data on another node": (
         [vm(), vm_pod(), longhorn_volume(), replica("node-b")],
-        "Together, CoScheduled: node-a serves claim disk1 (data: best-effort, remote)",
+        "Together, CoScheduled: node-a serves claim disk1 (dataLocality: best-effort, remote)",
         [],
         "No action needed.",
     ),

@@ -315,7 +315,7 @@ def test_the_page_says_whether_the_data_is_beside_the_share_manager(
     content["summary"]["data"] = {"local": 0, "remote": int(known), "text": "data of the volumes: a sentence"}
     content["summary"]["workloads"] = {"text": "opted-in pods that are no VMs: 1 apart"}
     opened = Opened(browser, page_file, content)
-    summary = "1 VMs. data of the volumes: a sentence. opted-in pods that are no VMs: 1 apart"
+    summary = "1 VMs; data of the volumes: a sentence; opted-in pods that are no VMs: 1 apart"
     assert opened.texts("#summary") == [summary]
     opened.do("#tab-table", "click()")
     assert opened.texts('td[data-label="Data"]') == ["disabled, remote"] * known

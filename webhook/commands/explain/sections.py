@@ -51,7 +51,7 @@ def describe_placement(pod: JsonObject) -> Iterator[str]:
 def describe_state(vm: JsonObject, *, stops: bool) -> Iterator[str]:
     """Describe where a VM of the report is relative to its storage. `stops`: a share-manager stops with the VM."""
     words = ", ".join(filter(None, (state_words(vm), vm["reason"])))
-    data = f" (data: {vm['data']['text']})" if vm["data"]["text"] else ""
+    data = f" (dataLocality: {vm['data']['text']})" if vm["data"]["text"] else ""
     yield f"{words}: {vm['storageNode']} serves claim {vm['claim']}{data}" if vm["storageNode"] else words
     if vm["ifStarted"]:
         yield f"if it started now: {vm['ifStarted']['text']}"

@@ -3,7 +3,7 @@
 
 function showSummary() {
   const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
-  byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join(". ");
+  byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join("; ");
   byId("shares").replaceChildren();
   for (const [state, listed] of counted(vms)) {
     const count = summary[state[0].toLowerCase() + state.slice(1)] ?? listed;
