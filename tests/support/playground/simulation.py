@@ -19,6 +19,7 @@ from tests.support.scenario import POOL, Scenario
 from tests.support.virt_controller import VirtController, _Vm
 from webhook.commands.benchmark.plan import LABEL
 from webhook.commands.benchmark.probe import summarize
+from webhook.placement.objects.kubevirt import HOSTNAME
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
 LONGHORN = f"{GROUP}/namespaces/longhorn-system"
@@ -30,13 +31,20 @@ NOT_MIGRATABLE: Object = MIGRATABLE | {
     "message": "VMI uses a PCI host devices",  # KubeVirt's own text: pkg/virt-handler
 }
 ACCOUNT = KUBEVIRT.rpartition(":")[2]
+LABELS = {"kubevirt.io": "virt-controller"}
 VIRT_CONTROLLER: Object = {
-    "metadata": {"name": "virt-controller", "labels": {"kubevirt.io": "virt-controller"}},
+    "metadata": {"name": "virt-controller"},
     "spec": {
-        "nodeName": "node-a",
-        "serviceAccountName": ACCOUNT,
-        # Without requests, the scheduler would count 100m and 200 MB, and choose other nodes for the VMs.
-        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}],
+        "selector": {"matchLabels": LABELS},
+        "template": {
+            "metadata": {"labels": LABELS},
+            "spec": {
+                "nodeSelector": {HOSTNAME: "node-a"},
+                "serviceAccountName": ACCOUNT,
+                # Without requests, the scheduler would count 100m and 200 MB, and choose other nodes for the VMs.
+                "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}],
+            },
+        },
     },
 }
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
@@ -193,4 +201,4 @@ def show_installation(plane: ControlPlane) -> None:
     plane.request("POST", f"{LONGHORN}/settings", kind | {"value": LONGHORN_VERSION})
     core = "/api/v1/namespaces/kubevirt"
     plane.request("POST", f"{core}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
-    plane.request("POST", f"{core}/pods", VIRT_CONTROLLER)
+    plane.request("POST", "/apis/apps/v1/namespaces/kubevirt/deployments", VIRT_CONTROLLER)

@@ -144,7 +144,7 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     if names:
         yield warning(
             f"opted-in VMs started without a decision: {len(names)} ({listed(names)})",
-            "Check the findings above. To have a VM placed, stop and start it.",
+            "Check the findings above. To have a VM placed, restart it.",
         )
     else:
         yield ok("every opted-in VM that started since the installation has a decision")
