@@ -148,22 +148,25 @@ def test_ctrl_c_prints_the_vms_that_are_changed_by_then(server: ApiServer, run: 
 
 
 def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) -> None:
-    server.put(*(virtual_machine(f"vm{number}") for number in (1, 2, 3)))
+    labeled = virtual_machine("vm2")
+    labeled["metadata"]["labels"] = {"app": "db"}
+    server.put(virtual_machine("vm1"), labeled, virtual_machine("vm3"), virtual_machine("vm4"))
     assert run("opt-in", "vm1", "vm3", "vm1", "--yes").exit_code == 0
     assert [annotations(server, f"vm{number}") for number in (1, 2, 3)] == [{OPT_IN: "true"}, {}, {OPT_IN: "true"}]
+    assert run("opt-in", "-l", "app=db", "--yes").exit_code == 0
+    assert [annotations(server, f"vm{number}") for number in (2, 4)] == [{OPT_IN: "true"}, {}]
     nothing = run("opt-in", "-n", "shop", "-l", "app=db,!old")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert "No VM with these labels found in namespace shop" in nothing.stderr
-    asked = server.last("list", PLURAL)
-    assert asked.path == "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines"
-    assert asked.query["labelSelector"] == "app=db,!old"
+    assert server.last("list", PLURAL).path == "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["vm1", "typo", "--yes"], 'VirtualMachine "typo" not found in namespace "default"; to list all: kubectl'),
-        (["-A", "-n", "shop"], "-A cannot be combined with -n or names"),
+        (["-A", "-n", "shop"], "specify either -A or -n, not both"),
+        (["-A", "vm1"], "-A cannot be combined with names"),
         (["-n", "empty/", "--yes"], "the VM is missing"),
         (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
         (["-l", "a b"], "invalid label selector"),

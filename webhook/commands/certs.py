@@ -70,7 +70,7 @@ _certificate_options = together(
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
 @output_option("table", "json")
 @_certificate_options
-def status(output: str, secret: Key, configuration: str, **live: str | None) -> None:
+def status(output: str, secret: Key, configuration: str) -> None:
     """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
 
     The command also shows a Secret that cert-manager or you created.
@@ -88,7 +88,7 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
-        report = read_status(_certificate_objects(secret, configuration, live), now)
+        report = read_status(CertificateObjects(connect(), secret, configuration), now)
     shown = as_data(_status_as_json(secret, report, now)) if output == "json" else _render_status(secret, report, now)
     click.echo(shown, nl=False)
     if report.problem or report.difference or not all(report.webhooks.values()):
@@ -98,14 +98,14 @@ def status(output: str, secret: Key, configuration: str, **live: str | None) -> 
 @certs.command(short_help="issue a new serving certificate now")
 @yes_option
 @_certificate_options
-def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> None:
+def renew(yes: bool, secret: Key, configuration: str) -> None:
     """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
 
     \b
     Example:
       kubevirt-scheduler certs renew --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects, name = _certificate_objects(secret, configuration, live), "/".join(secret)
+    objects, name = CertificateObjects(connect(), secret, configuration), "/".join(secret)
     with _certificate_errors_as_bad_input():
         if not yes:
             end = read(read_bundle(objects).leaf.certificate).not_after
@@ -128,7 +128,7 @@ def renew(yes: bool, secret: Key, configuration: str, **live: str | None) -> Non
     "replica doesn't serve its new certificate by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str, **live: str | None) -> None:
+def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
     The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
@@ -139,7 +139,7 @@ def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str, **live:
       kubevirt-scheduler certs rotate-ca
       kubevirt-scheduler certs rotate-ca --drop-old --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects = _certificate_objects(secret, configuration, live)
+    objects = CertificateObjects(connect(), secret, configuration)
     with _certificate_errors_as_bad_input():
         bundle = read_bundle(objects)
         objects.read_configuration()  # without it, the replicas could not continue
@@ -162,10 +162,6 @@ def _force(objects: CertificateObjects, change: Change) -> Bundle:
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
     return result.bundle
-
-
-def _certificate_objects(secret: Key, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
-    return CertificateObjects(connect(**live), secret, configuration)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(context: click.Context, kind: str) -> Iterable[str]:
-    options = context.params
+    options = context.meta | context.params
     if kind == "subject":
         kind = next(iter(options.get("subject") or ()), "")
         if not kind:

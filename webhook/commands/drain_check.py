@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import click
 
@@ -36,7 +35,7 @@ COLORS = {"Migrates": "green", "Restarts": "red", "Stops": "red", "Blocks": "red
 @snapshot_option
 @output_option("table", "json", "yaml")
 @live_options
-def drain_check(nodes: tuple[str, ...], snapshots: tuple[Path, ...], output: str, **live: str | None) -> None:
+def drain_check(nodes: tuple[str, ...], output: str) -> None:
     """Say what happens to VMs if these nodes are drained at once, and print the order of a drain. Nothing is changed.
 
     The exit status is 1 if the drain would interrupt a VM or not end, and 2 if the cluster can't be read.
@@ -47,7 +46,7 @@ def drain_check(nodes: tuple[str, ...], snapshots: tuple[Path, ...], output: str
       kubevirt-scheduler drain-check node-a node-b -o json
       kubevirt-scheduler drain-check node-a --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    fleet = read_fleet(snapshots, live)
+    fleet = read_fleet()
     if unknown := next((node for node in nodes if fleet.inventory.store.node(node) is None), ""):
         raise BadInput(f'Node "{unknown}" not found; to list all: kubectl get nodes')
     settings = fleet.webhook.predicting

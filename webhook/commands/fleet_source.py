@@ -3,16 +3,15 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from webhook import __version__
 from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
-from webhook.commands.options import connect
+from webhook.commands.options import connect, given
 from webhook.fleet import traffic
 from webhook.fleet.states import Machine, Status, Workload, assess, assess_pod
 from webhook.fleet.traffic import Rates
@@ -82,6 +81,12 @@ class Fleet:
         return named | {"settings": settings, "webhook": webhook}
 
 
+def selected(default: str, excluded: frozenset[str] = frozenset()) -> Scope:
+    """Return the scope of -A, -n and -l. `default` is the namespace without -A and -n, empty for all."""
+    namespace = None if given("all_namespaces") else given("namespace") or default or None
+    return Scope(namespace, given("selector") or {}, excluded)
+
+
 def show_settings(webhook: Webhook) -> None:
     """Print which settings a command uses, on standard error."""
     if webhook.sentence:
@@ -95,21 +100,21 @@ def show_reading(plural: str, number: int) -> None:
         click.echo(f"\r\x1b[K{words}", nl=False, err=True)
 
 
-def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None], client: ClusterClient | None = None) -> Fleet:
-    """Read the fleet from files, or without any from a live cluster, by a client if there is one already.
+def read_fleet(client: ClusterClient | None = None) -> Fleet:
+    """Read the fleet from the files of --snapshot, or without any from a live cluster, by `client` if there is one.
 
     Malformed objects, and what may be a secret, give a warning. Raises BadInput, and SettingsError for the environment
     variables.
     """
     gc.set_threshold(100_000, 50, 100)  # a fleet is a million objects without cycles: by default, a sixth of the time
-    if snapshots:
+    if snapshots := given("snapshots"):
         inventory, description = snapshot.read(snapshots)
         if snapshot.holds_secrets(inventory):
             click.echo(SECRETS_WARNING, err=True)
         webhook = Webhook.from_snapshot(description, os.environ)
         fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
     else:
-        client = client or connect(**live)
+        client = client or connect()
         webhook = find_webhook(client)
         inventory = read_inventory(client, webhook.settings, show_reading)
         fleet = Fleet(inventory, webhook, client, client.name, client.namespace)
@@ -132,14 +137,14 @@ def assess_pods(inventory: Inventory, scope: Scope, settings: Settings) -> list[
     return [each for pod in selected if (each := assess_pod(pod, inventory.store, settings))]
 
 
-def read_rates(url: str, token: str) -> Rates:
+def read_rates() -> Rates:
     """Return the disk traffic of all VMs. Without it, warn, and return nothing. Raises UsageError for another URL."""
-    if not url:
+    if not (url := given("prometheus")):
         return {}
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"--prometheus {url}: expected a URL such as http://localhost:9090")
     try:
-        found = traffic.read_rates(ask(url, token, traffic.query()))
+        found = traffic.read_rates(ask(url, given("prometheus_token"), traffic.query()))
         problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
     except PrometheusError as error:
         found, problem = {}, str(error)

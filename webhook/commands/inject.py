@@ -34,7 +34,7 @@ Reviewed: TypeAlias = tuple[str, JsonObject, JsonObject, Injection]
     text="yaml: the mutated objects. json: a list of the decisions, with the JSON patches. diff: the changes.",
 )
 @live_options
-def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | None) -> None:
+def inject(file: Path, output: str) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
@@ -51,7 +51,7 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    fleet, results = read_fleet(snapshots, live), list[Reviewed]()
+    fleet, results = read_fleet(), list[Reviewed]()
     for document in received:
         snapshot.add_missing(fleet.inventory, document, fleet.namespace)
     mutated = [each.map_objects(partial(_mutate, fleet, results, each)) for each in received]

@@ -9,13 +9,13 @@ import click
 from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.completion import complete, not_found
-from webhook.commands.fleet_source import Scope
-from webhook.commands.label_selector import parse_selector
+from webhook.commands.fleet_source import Scope, selected
 from webhook.commands.options import (
     DRY_RUN,
     all_namespaces_option,
     as_data,
     connect,
+    given,
     live_options,
     namespace_option,
     output_option,
@@ -26,6 +26,7 @@ from webhook.commands.options import (
 from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.objects.selectors import labels_match
 from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
@@ -83,25 +84,14 @@ def opt_out(**options: Any) -> None:
     _run(opts_in=False, **options)
 
 
-def _run(  # noqa: PLR0913 (the options of both commands)
-    *,
-    opts_in: bool,
-    names: Sequence[str],
-    namespace: str | None,
-    all_namespaces: bool,
-    selector: str,
-    output: str,
-    yes: bool,
-    **live: str | None,
-) -> None:
-    if names and selector:
+def _run(names: Sequence[str], output: str, *, opts_in: bool, yes: bool) -> None:
+    if names and any(given("selector").values()):
         raise click.UsageError("specify either names or -l, not both")
-    if all_namespaces and (namespace or names):
-        raise click.UsageError("-A cannot be combined with -n or names")
-    cluster = connect(**live)
-    namespace = "" if all_namespaces else namespace or cluster.namespace
-    scope, keys = Scope(namespace or None, parse_selector(selector)), find_webhook(cluster).settings.opt_in_annotations
-    found, rows = _find_vms(cluster, namespace, names, selector), list[tuple[str, ...]]()
+    if names and given("all_namespaces"):
+        raise click.UsageError("-A cannot be combined with names")
+    cluster = connect()
+    scope, keys = selected(cluster.namespace), find_webhook(cluster).settings.opt_in_annotations
+    found, rows = _find_vms(cluster, scope, names), list[tuple[str, ...]]()
     try:
         rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
     finally:  # also after Ctrl-C: the VMs that are changed by then
@@ -134,18 +124,15 @@ def _changes(vm: JsonObject, keys: Sequence[str], *, opts_in: bool) -> dict[str,
     return others | ({} if present.get(keys[0]) == "false" else {keys[0]: "false"})
 
 
-def _find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selector: str) -> list[JsonObject]:
-    """Read the VMs of these names, or those of a namespace with these labels; an empty namespace stands for all.
-
-    Raises BadInput if a name is unknown.
-    """
-    query = {"labelSelector": selector} if selector else {}
+def _find_vms(cluster: ClusterClient, scope: Scope, names: Sequence[str]) -> list[JsonObject]:
+    """Read the VMs of these names, or all in the scope. Raises BadInput if a name is unknown."""
     with answered():
-        found = {key_of(vm): vm for vm in list_objects(cluster, VIRTUAL_MACHINES.path_in(namespace), **query)}
+        found = {key_of(vm): vm for vm in list_objects(cluster, VIRTUAL_MACHINES.path_in(scope.namespace or ""))}
     known = {name for _, name in found}
     if missing := min(set(names) - known, default=""):
-        raise BadInput(not_found("vm", missing, namespace, known))
-    return [vm for (_, name), vm in found.items() if name in names or not names]
+        raise BadInput(not_found("vm", missing, scope.namespace, known))
+    selected_vms = (vm for vm in found.values() if labels_match(scope.selector, mapping(vm, "metadata", "labels")))
+    return [vm for vm in selected_vms if not names or key_of(vm)[1] in names]
 
 
 def _apply(

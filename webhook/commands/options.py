@@ -1,4 +1,7 @@
-"""Options that several subcommands share, the connection to the selected cluster, and output for programs."""
+"""Options that several subcommands share, the connection to the selected cluster, and output for programs.
+
+The commands have no parameters for the options that say which cluster and which VMs: `given` returns their values.
+"""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -10,10 +13,25 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.completion import complete
+from webhook.commands.label_selector import parse_selector
 from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta[str(parameter.name)] = value
+    if context.meta.get("all_namespaces") and context.meta.get("namespace"):
+        raise click.UsageError("specify either -A or -n, not both")
+
+
+def given(name: str) -> Any:
+    """Return the value of a kept option of the command, None if the command doesn't have it."""
+    return click.get_current_context().meta.get(name)
+
+
+kept_option = partial(click.option, expose_value=False, callback=_keep)
 
 optional_file_option, file_option = (
     click.option(
@@ -28,7 +46,7 @@ optional_file_option, file_option = (
     for required in (False, True)
 )
 
-snapshot_option = click.option(
+snapshot_option = kept_option(
     "--snapshot",
     "snapshots",
     type=click.Path(path_type=Path),
@@ -37,7 +55,7 @@ snapshot_option = click.option(
     help="Read the cluster from a file or folder that `kubevirt-scheduler snapshot` wrote. Can be repeated.",
 )
 
-namespace_option = click.option(
+namespace_option = kept_option(
     "-n",
     "--namespace",
     metavar="NAME",
@@ -45,8 +63,13 @@ namespace_option = click.option(
     help="The namespace. Default: that of the kubeconfig context.",
 )
 
-selector_option = click.option(
-    "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
+selector_option = kept_option(
+    "-l",
+    "--selector",
+    type=parse_selector,
+    metavar="SELECTOR",
+    default="",
+    help="Select VMs by label, such as app=db,!old.",
 )
 
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
@@ -56,7 +79,7 @@ SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a r
 
 def all_namespaces_option(text: str) -> Decorator:
     """Return the option -A with this help text."""
-    return click.option("-A", "--all-namespaces", is_flag=True, help=text)
+    return kept_option("-A", "--all-namespaces", is_flag=True, help=text)
 
 
 def output_option(*formats: str, text: str = "The output format.") -> Decorator:
@@ -69,34 +92,30 @@ def together(*decorators: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, decorate: decorate(decorated), reversed(decorators), command)
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep an option for `connect`, so that the commands need not pass it on."""
-    context.meta[parameter.opts[0]] = value
-
-
-impersonation = partial(click.option, expose_value=False, callback=_keep)
 live_options = together(
-    click.option(
+    kept_option(
         "--kubeconfig", type=click.Path(), metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."
     ),
-    click.option(
+    kept_option(
         "--context",
         metavar="NAME",
         shell_complete=complete("context"),
         help="The kubeconfig context. Default: the current context.",
     ),
-    impersonation("--as", metavar="USER", help="Impersonate a user, also a service account."),
-    impersonation("--as-group", metavar="GROUP", multiple=True, help="Impersonate this group, too. Can be repeated."),
+    kept_option("--as", "user", metavar="USER", help="Impersonate a user, also a service account."),
+    kept_option(
+        "--as-group", "groups", metavar="GROUP", multiple=True, help="Impersonate this group, too. Can be repeated."
+    ),
 )
 
 prometheus_options = together(
-    click.option(
+    kept_option(
         "--prometheus",
         metavar="URL",
         default="",
         help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
     ),
-    click.option(
+    kept_option(
         "--prometheus-token",
         envvar="PROMETHEUS_TOKEN",
         default="",
@@ -117,17 +136,15 @@ fleet_options = together(
 )
 
 
-def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
-    """Connect to the live cluster, as the user of --as. Raises BadInput if there are no usable credentials."""
-    options = click.get_current_context().meta
-    user, groups = options.get("--as"), options.get("--as-group", ())
-    if groups and not user:
+def connect() -> ClusterClient:
+    """Connect to the live cluster of the options. Raises BadInput if there are no usable credentials."""
+    if given("groups") and not given("user"):
         raise click.UsageError("--as-group requires --as: the user to impersonate")
     try:
-        return ClusterClient.connect(kubeconfig, context).impersonating(user or "", groups)
+        cluster = ClusterClient.connect(given("kubeconfig"), given("context"))
+        return cluster.impersonating(given("user") or "", given("groups"))
     except ClusterError as error:
-        parameters = click.get_current_context().command.params
-        alternative = ", or --snapshot FILE" if any(each.name == "snapshots" for each in parameters) else ""
+        alternative = "" if given("snapshots") is None else ", or --snapshot FILE"
         raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE{alternative}") from None
 
 

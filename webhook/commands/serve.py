@@ -18,7 +18,7 @@ from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.cluster.backend import LiveBackend, from_snapshot
-from webhook.commands.options import connect, live_options, namespace_and_name, snapshot_option
+from webhook.commands.options import connect, given, live_options, namespace_and_name, snapshot_option
 from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
@@ -143,16 +143,7 @@ class TlsOptions:
     "changes. Default: accept all clients.",
 )
 @live_options
-def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
-    snapshots: tuple[Path, ...],
-    bind: str,
-    https_port: int,
-    http_port: int,
-    lease: tuple[str, str] | None,
-    kubeconfig: str | None,
-    context: str | None,
-    **tls: Any,
-) -> None:
+def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | None, **tls: Any) -> None:
     """Serve POST /mutate over TLS, and probes and metrics without TLS.
 
     When the server is ready, it prints its addresses as one line of JSON on standard output. It logs to standard
@@ -166,7 +157,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
+    tls_config, settings, snapshots = TlsOptions(**tls), read_settings(os.environ), given("snapshots")
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     faulthandler.enable()  # a crash in a library prints the frames of all threads, without values
@@ -178,7 +169,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if snapshots:
         backend = from_snapshot(snapshot.read(snapshots)[0].store, settings)
     else:
-        live_backend = LiveBackend(connect(kubeconfig, context), settings, lease)
+        live_backend = LiveBackend(connect(), settings, lease)
         metrics.add(partial(cluster_metrics, live_backend))
         metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
         backend = live_backend.backend()
@@ -188,9 +179,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.
             https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
-            certificate, controller = stack.enter_context(
-                tls_config.certificate(bind, lambda: connect(kubeconfig, context))
-            )
+            certificate, controller = stack.enter_context(tls_config.certificate(bind, connect))
             metrics.add(partial(certificate_metrics, certificate, controller))
 
             def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:

@@ -30,7 +30,7 @@ STANDARD_OUTPUT = Path("-")
     help="The file to write. Only you can read it. Default: standard output.",
 )
 @live_options
-def snapshot(output: Path, **live: str | None) -> None:
+def snapshot(output: Path) -> None:
     """Write the cluster's claims, PVs, nodes, pods and other objects that decisions read to a file.
 
     The file contains only the fields that decisions and the report read. It contains no environment variables,
@@ -44,7 +44,7 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    cluster, omitted = connect(**live), list[tuple[str, str, bool]]()
+    cluster, omitted = connect(), list[tuple[str, str, bool]]()
     webhook, time = find_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     settings = webhook.settings
     objects = export(

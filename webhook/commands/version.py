@@ -11,7 +11,7 @@ from webhook.reading.installation import find_webhook
 @click.command(short_help="print the versions of this command and of the installed webhook")
 @output_option("text", "json")
 @live_options
-def version(output: str, **live: str | None) -> None:
+def version(output: str) -> None:
     """Print the versions of this command and of the webhook in the cluster.
 
     \b
@@ -21,7 +21,7 @@ def version(output: str, **live: str | None) -> None:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if output == "text":
         click.echo(f"command   {__version__}")  # before the cluster is read, which may fail
-    webhook = find_webhook(connect(**live))
+    webhook = find_webhook(connect())
     if output == "json":
         found = webhook.as_json()
         known = {key: found[key] for key in ("version", "activity", "source", "detail")}

@@ -34,7 +34,7 @@ CACHED = "The disk refuses O_DIRECT, so a node's page cache may have answered re
 @yes_option
 @output_option("table", "json")
 @live_options
-def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output: str, **live: str | None) -> None:
+def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output: str) -> None:
     """Measure how long disk operations take beside a share-manager and on another node, within five minutes.
 
     Without --yes, the command only says what it would create. It deletes everything at the end, also after Ctrl-C.
@@ -47,7 +47,7 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
       kubevirt-scheduler benchmark --storage-class longhorn --yes
       kubevirt-scheduler benchmark --storage-class longhorn -n lab --yes -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    cluster = connect(**live)
+    cluster = connect()
     plan = _plan(cluster, storage_class, namespace, image)
     click.echo(printable(plan.words), err=True)
     if not yes:

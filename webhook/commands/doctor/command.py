@@ -82,9 +82,7 @@ CONFIGURATION = "configuration"
 )
 @output_option("list", "json")
 @live_options
-def doctor(
-    pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str, **live: str | None
-) -> None:
+def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
     The command changes nothing. With --calls, you need only the right to create pods; `helm test` runs it.
@@ -103,7 +101,7 @@ def doctor(
       kubevirt-scheduler doctor --calls 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     namespace = namespace or (NAME if pre else "default")
-    inspection = Inspection(connect(**live), read_settings(os.environ), configuration, namespace)
+    inspection = Inspection(connect(), read_settings(os.environ), configuration, namespace)
     findings = list[Finding]()
     for finding in _check(inspection, calls, pre=pre):
         findings.append(finding)

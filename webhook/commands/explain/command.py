@@ -11,10 +11,11 @@ from webhook.commands.admission_requests import in_namespace, read_documents, re
 from webhook.commands.completion import complete
 from webhook.commands.explain.explanation import explain_machine, explain_pod, explain_request
 from webhook.commands.explain.sections import Finding, Section
-from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
+from webhook.commands.fleet_source import Fleet, read_fleet, selected, show_settings
 from webhook.commands.options import (
     all_namespaces_option,
     as_data,
+    given,
     live_options,
     namespace_option,
     optional_file_option,
@@ -46,15 +47,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
 @live_options
-def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
-    subject: tuple[str, ...],
-    all_namespaces: bool,
-    namespace: str | None,
-    file: Path | None,
-    snapshots: tuple[Path, ...],
-    output: str,
-    **live: str | None,
-) -> None:
+def explain(subject: tuple[str, ...], file: Path | None, output: str) -> None:
     """Explain where a VM runs, how the webhook decides on its next start, and what you can do.
 
     With -f, the command explains each Pod in FILE: a new pod as inject reads it, an existing pod like pod NAME. For a
@@ -72,17 +65,12 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     named = parse_subject(subject)
     if (file is None) == (named is None):
         raise click.UsageError(USAGE)
-    if all_namespaces and namespace:
-        raise click.UsageError("specify either -A or -n, not both")
-    fleet = read_fleet(snapshots, live)
-    if named is None:
-        found = list(_explained_file(Path(str(file)), fleet, namespace))
-        if not found:
-            remedy = "to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
-            raise BadInput(f"{documents.display_name(Path(str(file)))}: no Pod found; {remedy}")
-    else:
-        where = None if all_namespaces else namespace or fleet.namespace or None
-        found = [_explained(find(fleet, *named, where), fleet)]
+    fleet = read_fleet()
+    if named:
+        found = [_explained(find(fleet, *named, selected(fleet.namespace).namespace), fleet)]
+    elif file and not (found := list(_explained_file(file, fleet))):
+        remedy = "to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
+        raise BadInput(f"{documents.display_name(file)}: no Pod found; {remedy}")
     if output == "text":
         show_settings(fleet.webhook)
         click.echo("\n".join(_render(each, fleet.webhook) for each in found), nl=False)
@@ -97,11 +85,11 @@ def _explained(found: Found, fleet: Fleet) -> JsonObject:
     return explain_pod(found, fleet.inventory.store, fleet.webhook.settings)
 
 
-def _explained_file(file: Path, fleet: Fleet, namespace: str | None) -> Iterator[JsonObject]:
-    settings = fleet.webhook.settings
+def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
+    settings, namespace = fleet.webhook.settings, given("namespace") or fleet.namespace
     for document in read_documents(file):
         for kind, found in document.objects():
-            item = in_namespace(namespace or fleet.namespace, kind, found)
+            item = in_namespace(namespace, kind, found)
             request = request_from(document, kind, item, settings)
             # The node of an existing pod does not end the decision.
             exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")

@@ -1,23 +1,21 @@
 """`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import click
 
-from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
 from webhook.commands.completion import complete, not_found
-from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates, show_reading, show_settings
+from webhook.commands.fleet_source import Fleet, Scope, assess_all, read_fleet, read_rates, selected, show_settings
 from webhook.commands.interrupts import interrupts
-from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     SECONDS,
     all_namespaces_option,
     connect,
+    given,
     live_options,
     namespace_option,
     output_option,
@@ -32,14 +30,9 @@ from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
 from webhook.fleet.run import Limits, Run
 from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates, Traffic, crossing, reaches
-from webhook.fleet.webhook import Webhook
-from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
-from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
-from webhook.reading.installation import find_webhook
-from webhook.reading.live import read_inventory
 
 EXIT_FAILED = 1
 STORAGE_WARNING = (
@@ -51,7 +44,6 @@ TOO_OLD = (
     "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
     "its target node. Upgrade to KubeVirt 1.6 or newer, or restart the VMs that `kubevirt-scheduler report` names."
 )
-Read = Callable[[], tuple[Inventory, frozenset[Key]]]
 NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
 
 
@@ -94,9 +86,6 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 @live_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     names: tuple[str, ...],
-    all_namespaces: bool,
-    namespace: str | None,
-    selector: str,
     exclude: tuple[str, ...],
     yes: bool,
     most: int | None,
@@ -104,12 +93,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     settle: int,
     min_iops: int | None,
     min_throughput: int | None,
-    snapshots: tuple[Path, ...],
     restart_list: bool,
     output: str,
-    prometheus: str,
-    prometheus_token: str,
-    **live: str | None,
 ) -> None:
     """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
 
@@ -128,33 +113,32 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate --snapshot cluster.json
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    if all_namespaces and (namespace or names):
-        raise click.UsageError("-A cannot be combined with -n or names")
+    if names and given("all_namespaces"):
+        raise click.UsageError("-A cannot be combined with names")
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
-    if snapshots and yes:
+    if given("snapshots") and yes:
         raise click.UsageError("--snapshot cannot be combined with --yes: a file has no VMs to migrate")
     least = Traffic((min_throughput or 0) * 1e6, min_iops or 0)
-    rates = _read_rates(prometheus, prometheus_token, least)
-    cluster, webhook, default, read = _source(snapshots, live)
-    scope = Scope(
-        None if all_namespaces else namespace or default or None, parse_selector(selector), frozenset(exclude)
-    )
-    plan = partial(_plan, read, scope, names, webhook.predicting, rates, least)
-    proposals = plan(is_first=True)
-    show_settings(webhook)
+    rates = _read_rates(least)
+    client = None if given("snapshots") else connect()
+    if client:
+        _require_target_nodes(client)
+    fleet = read_fleet(client)
+    plan = partial(_plan, selected(fleet.namespace, frozenset(exclude)), names, rates, least)
+    proposals = plan(fleet, is_first=True)
+    show_settings(fleet.webhook)
     if restart_list:
         lines = list(restart_lines(proposals))
         click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
-    elif cluster and yes:
+    elif client and yes:
         moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
         _print_risks(proposals if names else (), settle if moves else None)
         with answered():
-            limits = with_own_limits(Limits(parallel, settle=settle, most=most), cluster)
+            limits = with_own_limits(Limits(parallel, settle=settle, most=most), client)
         with interrupts() as presses:
-            run = MigrationRun(
-                cluster, Run(moves), lambda: relocations(plan()), limits, webhook.predicting, reporter, presses
-            )
+            settings, replan = fleet.webhook.predicting, lambda: relocations(plan(read_fleet(client)))
+            run = MigrationRun(client, Run(moves), replan, limits, settings, reporter, presses)
             if not run.run():
                 raise SystemExit(EXIT_FAILED)
     elif output == "json":
@@ -164,51 +148,32 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(render(list(map(describe, proposals)), most), nl=False)
 
 
-def _read_rates(prometheus: str, token: str, least: Traffic) -> Rates:
+def _read_rates(least: Traffic) -> Rates:
     """Return the disk traffic of all VMs. With a limit on it, raises UsageError or BadInput if it is not known."""
-    rates, limited = read_rates(prometheus, token), least != Traffic()
-    if limited and not prometheus:
+    rates, limited = read_rates(), least != Traffic()
+    if limited and not given("prometheus"):
         raise click.UsageError("--min-iops and --min-throughput require --prometheus: the disk traffic of the VMs")
     if limited and not rates:
         raise BadInput("--min-iops and --min-throughput: Prometheus has no disk traffic, so no VM can be selected")
     return rates
 
 
-def _source(
-    snapshots: Sequence[Path], live: Mapping[str, str | None]
-) -> tuple[ClusterClient | None, Webhook, str, Read]:
-    """Return the cluster, None for files, the webhook there, the default namespace, and what reads the cluster."""
-    if snapshots:
-        fleet = read_fleet(snapshots, live)
-        return None, fleet.webhook, fleet.namespace, lambda: (fleet.inventory, frozenset())
-    cluster = connect(**live)
-    webhook = find_webhook(cluster)
+def _require_target_nodes(client: ClusterClient) -> None:
+    """Raise BadInput if KubeVirt is missing, or too old for a migration that names its target node."""
     with answered():
-        supported = supports_added_node_selector(cluster)
+        supported = supports_added_node_selector(client)
     if not supported:
         raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
-    return cluster, webhook, cluster.namespace, partial(_read, cluster, webhook.predicting)
 
 
-def _read(cluster: ClusterClient, settings: Settings) -> tuple[Inventory, frozenset[Key]]:
-    """Return the cluster, and the VMs with an unfinished migration."""
-    inventory = read_inventory(cluster, settings, show_reading)
-    with answered():
-        return inventory, frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
-
-
-def _plan(  # noqa: PLR0913, PLR0917 (what the command knows)
-    read: Read,
-    scope: Scope,
-    names: Sequence[str],
-    settings: Settings,
-    rates: Rates,
-    least: Traffic,
-    *,
-    is_first: bool = False,
+def _plan(  # noqa: PLR0913 (what the command knows)
+    scope: Scope, names: Sequence[str], rates: Rates, least: Traffic, fleet: Fleet, *, is_first: bool = False
 ) -> list[Proposal]:
-    """Read the cluster and plan. Raises BadInput; for an unknown name only the first time, because a VM may go."""
-    inventory, unfinished = read()
+    """Plan for a fleet. Raises BadInput; for an unknown name only the first time, because a VM may go."""
+    inventory, settings = fleet.inventory, fleet.webhook.predicting
+    with answered():
+        migrations = list_migrations(fleet.client) if fleet.client else []
+    unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
     statuses = list(assess_all(inventory, scope, settings))
     known = {each.machine.name for each in statuses}
     if is_first and (missing := min(set(names) - known, default="")):

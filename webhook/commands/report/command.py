@@ -1,13 +1,11 @@
 """`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
 import itertools
-from pathlib import Path
 
 import click
 
 from webhook.commands.drain_check import describe_drains
-from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates
-from webhook.commands.label_selector import parse_selector
+from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates, selected
 from webhook.commands.options import as_data, fleet_options, output_option
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
@@ -47,19 +45,12 @@ MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
 def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     what: str,
-    all_namespaces: bool,
-    namespace: str | None,
-    selector: str,
     only_apart: bool,
     workloads: bool,
-    snapshots: tuple[Path, ...],
     output: str,
     sort_by: str | None,
     no_headers: bool,
     fail_on: str | None,
-    prometheus: str,
-    prometheus_token: str,
-    **live: str | None,
 ) -> None:
     """List the node of each VM, the node of its storage, and what to do. `report nodes` lists the nodes.
 
@@ -76,13 +67,10 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler report -A -o html > fleet.html
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    if all_namespaces and namespace:
-        raise click.UsageError("specify either -A or -n, not both")
     if sort_by not in (None, *SORTS[what]):
         raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
-    labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
-    fleet = read_fleet(snapshots, live)
-    scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
+    rates, fleet = read_rates(), read_fleet()
+    scope = selected(fleet.namespace)
     found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
     if not found["vms"] and scope.namespace:
         click.echo(scope.not_found, err=True)

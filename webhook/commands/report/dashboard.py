@@ -5,13 +5,11 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import click
 
-from webhook.commands.fleet_source import Scope, read_fleet, read_rates
-from webhook.commands.label_selector import parse_selector
+from webhook.commands.fleet_source import read_fleet, read_rates, selected
 from webhook.commands.options import fleet_options
 from webhook.commands.report import page
 from webhook.commands.report.command import report_on
@@ -33,17 +31,7 @@ SECONDS = click.IntRange(1, 3600)
 @fleet_options
 @click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0 picks a free port.")
 @click.option("--interval", type=SECONDS, default=5, show_default=True, help="Seconds between two readings of a page.")
-def dashboard(  # noqa: PLR0913, PLR0917 (one parameter per option)
-    all_namespaces: bool,
-    namespace: str | None,
-    selector: str,
-    snapshots: tuple[Path, ...],
-    prometheus: str,
-    prometheus_token: str,
-    port: int,
-    interval: int,
-    **live: str | None,
-) -> None:
+def dashboard(port: int, interval: int) -> None:
     """Serve the page of `report -o html` on this machine, until Ctrl-C. It follows the cluster.
 
     The address keeps what the page shows: its filters, its view and the selected VM. All users of this machine can open
@@ -54,15 +42,12 @@ def dashboard(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler dashboard -A
       kubevirt-scheduler dashboard -n shop --port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    if all_namespaces and namespace:
-        raise click.UsageError("specify either -A or -n, not both")
-    labels, context, first = parse_selector(selector), click.get_current_context(), read_fleet(snapshots, live)
-    scope = Scope(None if all_namespaces else namespace or first.namespace or None, labels)
+    context, first = click.get_current_context(), read_fleet()
+    scope = selected(first.namespace)
 
     def read() -> JsonObject:
         with context.scope(cleanup=False):  # in the thread of a request
-            rates = read_rates(prometheus, prometheus_token)
-            return report_on(read_fleet(snapshots, live, first.client), scope, rates)
+            return report_on(read_fleet(first.client), scope, read_rates())
 
     try:
         server = PageServer(port, read, interval)
