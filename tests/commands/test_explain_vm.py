@@ -177,7 +177,7 @@ def test_an_object_is_found_in_any_namespace_and_several_are_listed(
     for source in (live, ["--snapshot", snapshot(tmp_path, *SERVED, *shop, vm(), vm_pod())]):
         result = run_explain(*words, *source)
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
-    assert "specify either -A or -n, not both" in run_explain(*words, *live, "-n", "shop").stderr
+    assert "-A cannot be combined with -n or names" in run_explain(*words, *live, "-n", "shop").stderr
 
 
 def test_a_share_manager_pod_is_explained_by_its_name_with_its_consumers(server: ApiServer, tmp_path: Path) -> None:

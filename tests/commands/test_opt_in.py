@@ -165,8 +165,8 @@ def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) 
     ("arguments", "words"),
     [
         (["vm1", "typo", "--yes"], 'VirtualMachine "typo" not found in namespace "default"; to list all: kubectl'),
-        (["-A", "-n", "shop"], "specify either -A or -n, not both"),
-        (["-A", "vm1"], "-A cannot be combined with names"),
+        (["-A", "-n", "shop"], "-A cannot be combined with -n or names"),
+        (["-A", "vm1"], "-A cannot be combined with -n or names"),
         (["-n", "empty/", "--yes"], "the VM is missing"),
         (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
         (["-l", "a b"], "invalid label selector"),

@@ -125,7 +125,7 @@ def test_a_namespace_or_a_vm_is_left_out_and_an_exclusion_of_no_vm_is_named(run:
 @pytest.mark.parametrize(
     ("option", "others"),
     [
-        ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json"),
+        ("-A", "-n shop"), ("-A", "vm1"), ("--restart-list", "--yes"), ("--restart-list", "-o json"),
         ("--snapshot", "cluster.json --yes"),
     ],
 )  # fmt: skip

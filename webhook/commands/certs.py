@@ -17,6 +17,7 @@ from certs.status import Status, read_status
 from webhook.commands.options import (
     DRY_RUN,
     as_data,
+    configuration_option,
     connect,
     live_options,
     namespace_and_name,
@@ -55,14 +56,7 @@ _certificate_options = together(
         metavar="NAMESPACE/NAME",
         help="The Secret with the certificates.",
     ),
-    click.option(
-        "--webhook-configuration",
-        "configuration",
-        default=NAME,
-        show_default=True,
-        metavar="NAME",
-        help="The MutatingWebhookConfiguration with the caBundle.",
-    ),
+    configuration_option,
     live_options,
 )
 

@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import click
@@ -11,6 +11,7 @@ import click
 from webhook import __version__
 from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
+from webhook.commands.completion import not_found
 from webhook.commands.options import connect, given
 from webhook.fleet import traffic
 from webhook.fleet.states import Machine, Status, Workload, assess, assess_pod
@@ -20,6 +21,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, printable, tex
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
+from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
 from webhook.reading.live import read_inventory
 from webhook.reading.prometheus import PrometheusError, ask
@@ -36,6 +38,7 @@ class Scope:
 
     namespace: str | None  # None for all namespaces
     selector: JsonObject
+    names: frozenset[str] = frozenset()  # of VMs; empty for all. `selects` ignores them
     excluded: frozenset[str] = frozenset()  # namespaces, and NAMESPACE/NAME
 
     def selects(self, machine: Machine, inventory: Inventory) -> bool:
@@ -45,6 +48,11 @@ class Scope:
         key = machine.namespace, machine.name
         owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
+
+    def require(self, known: Collection[str]) -> None:
+        """Raise BadInput if one of the names is not among the known ones."""
+        if missing := min(self.names.difference(known), default=""):
+            raise BadInput(not_found("vm", missing, self.namespace, known))
 
     @property
     def selects_all(self) -> bool:
@@ -81,10 +89,10 @@ class Fleet:
         return named | {"settings": settings, "webhook": webhook}
 
 
-def selected(default: str, excluded: frozenset[str] = frozenset()) -> Scope:
-    """Return the scope of -A, -n and -l. `default` is the namespace without -A and -n, empty for all."""
+def selected(default: str, excluded: Iterable[str] = ()) -> Scope:
+    """Return the scope of -A, -n, -l and the names. `default` is the namespace without -A and -n, empty for all."""
     namespace = None if given("all_namespaces") else given("namespace") or default or None
-    return Scope(namespace, given("selector") or {}, excluded)
+    return Scope(namespace, given("selector") or {}, frozenset(given("names") or ()), frozenset(excluded))
 
 
 def show_settings(webhook: Webhook) -> None:

@@ -8,19 +8,17 @@ import click
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.commands.completion import complete, not_found
 from webhook.commands.fleet_source import Scope, selected
 from webhook.commands.options import (
     DRY_RUN,
-    all_namespaces_option,
     as_data,
     connect,
     given,
     live_options,
-    namespace_option,
     output_option,
-    selector_option,
+    scope_options,
     together,
+    vm_names,
     yes_option,
 )
 from webhook.commands.tables import render_table, terminal_columns
@@ -28,7 +26,6 @@ from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.selectors import labels_match
 from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
-from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
 
 FIELD_MANAGER = "kubevirt-scheduler"
@@ -38,10 +35,8 @@ PLANNED, CHANGED, UNCHANGED, SKIPPED, FAILED = "would change", "changed", "uncha
 
 
 vm_options = together(
-    click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete("vm")),
-    namespace_option,
-    all_namespaces_option("Select the VMs of all namespaces."),
-    selector_option,
+    vm_names,
+    scope_options,
     output_option("table", "json"),
     yes_option,
     live_options,
@@ -84,14 +79,12 @@ def opt_out(**options: Any) -> None:
     _run(opts_in=False, **options)
 
 
-def _run(names: Sequence[str], output: str, *, opts_in: bool, yes: bool) -> None:
-    if names and any(given("selector").values()):
+def _run(output: str, *, opts_in: bool, yes: bool) -> None:
+    if given("names") and any(given("selector").values()):
         raise click.UsageError("specify either names or -l, not both")
-    if names and given("all_namespaces"):
-        raise click.UsageError("-A cannot be combined with names")
     cluster = connect()
     scope, keys = selected(cluster.namespace), find_webhook(cluster).settings.opt_in_annotations
-    found, rows = _find_vms(cluster, scope, names), list[tuple[str, ...]]()
+    found, rows = _find_vms(cluster, scope), list[tuple[str, ...]]()
     try:
         rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
     finally:  # also after Ctrl-C: the VMs that are changed by then
@@ -124,15 +117,13 @@ def _changes(vm: JsonObject, keys: Sequence[str], *, opts_in: bool) -> dict[str,
     return others | ({} if present.get(keys[0]) == "false" else {keys[0]: "false"})
 
 
-def _find_vms(cluster: ClusterClient, scope: Scope, names: Sequence[str]) -> list[JsonObject]:
-    """Read the VMs of these names, or all in the scope. Raises BadInput if a name is unknown."""
+def _find_vms(cluster: ClusterClient, scope: Scope) -> list[JsonObject]:
+    """Read the VMs in the scope. Raises BadInput if a name is unknown."""
     with answered():
-        found = {key_of(vm): vm for vm in list_objects(cluster, VIRTUAL_MACHINES.path_in(scope.namespace or ""))}
-    known = {name for _, name in found}
-    if missing := min(set(names) - known, default=""):
-        raise BadInput(not_found("vm", missing, scope.namespace, known))
-    selected_vms = (vm for vm in found.values() if labels_match(scope.selector, mapping(vm, "metadata", "labels")))
-    return [vm for vm in selected_vms if not names or key_of(vm)[1] in names]
+        found = list(list_objects(cluster, VIRTUAL_MACHINES.path_in(scope.namespace or "")))
+    scope.require({key_of(vm)[1] for vm in found})
+    labeled = (vm for vm in found if labels_match(scope.selector, mapping(vm, "metadata", "labels")))
+    return [vm for vm in labeled if not scope.names or key_of(vm)[1] in scope.names]
 
 
 def _apply(

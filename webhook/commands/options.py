@@ -22,8 +22,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     context.meta[str(parameter.name)] = value
-    if context.meta.get("all_namespaces") and context.meta.get("namespace"):
-        raise click.UsageError("specify either -A or -n, not both")
+    if context.meta.get("all_namespaces") and (context.meta.get("namespace") or context.meta.get("names")):
+        raise click.UsageError("-A cannot be combined with -n or names")
 
 
 def given(name: str) -> Any:
@@ -32,6 +32,10 @@ def given(name: str) -> Any:
 
 
 kept_option = partial(click.option, expose_value=False, callback=_keep)
+
+vm_names = click.argument(
+    "names", nargs=-1, metavar="[NAME]...", shell_complete=complete("vm"), expose_value=False, callback=_keep
+)
 
 optional_file_option, file_option = (
     click.option(
@@ -52,8 +56,11 @@ snapshot_option = kept_option(
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Read the cluster from a file or folder that `kubevirt-scheduler snapshot` wrote. Can be repeated.",
+    help="Read the cluster from a file or folder that `kubevirt-scheduler snapshot` wrote, by default all namespaces. "
+    "Can be repeated.",
 )
+
+all_namespaces_option = kept_option("-A", "--all-namespaces", is_flag=True, help="Select all namespaces.")
 
 namespace_option = kept_option(
     "-n",
@@ -75,11 +82,6 @@ selector_option = kept_option(
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
 DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
 SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
-
-
-def all_namespaces_option(text: str) -> Decorator:
-    """Return the option -A with this help text."""
-    return kept_option("-A", "--all-namespaces", is_flag=True, help=text)
 
 
 def output_option(*formats: str, text: str = "The output format.") -> Decorator:
@@ -125,14 +127,17 @@ prometheus_options = together(
 )
 
 
+scope_options = together(all_namespaces_option, namespace_option, selector_option)
 # Of the commands that report on the VMs of a cluster or a snapshot.
-fleet_options = together(
-    all_namespaces_option("Report on all namespaces. The default for a snapshot."),
-    namespace_option,
-    selector_option,
-    snapshot_option,
-    prometheus_options,
-    live_options,
+fleet_options = together(scope_options, snapshot_option, prometheus_options, live_options)
+
+configuration_option = click.option(
+    "--webhook-configuration",
+    "configuration",
+    default="kubevirt-scheduler",
+    show_default=True,
+    metavar="NAME",
+    help="The MutatingWebhookConfiguration of the installed chart.",
 )
 
 

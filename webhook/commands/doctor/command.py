@@ -10,7 +10,7 @@ import click
 from certs import CONFIGURATIONS
 from webhook.commands.doctor import installed_webhook, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
-from webhook.commands.options import SECONDS, as_data, connect, live_options, output_option
+from webhook.commands.options import SECONDS, as_data, configuration_option, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
 from webhook.reading.api import Denied
@@ -72,14 +72,7 @@ CONFIGURATION = "configuration"
     metavar="NAME",
     help="The namespace in which to create a VM's pod as a dry run; with --pre, that of the release.",
 )
-@click.option(
-    "--webhook-configuration",
-    "configuration",
-    default=NAME,
-    show_default=True,
-    metavar="NAME",
-    help="The MutatingWebhookConfiguration of the installed chart.",
-)
+@configuration_option
 @output_option("list", "json")
 @live_options
 def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str) -> None:

@@ -36,7 +36,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 @click.command(short_help="explain where a VM runs and why")
 @click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete("subject"))
-@all_namespaces_option("Find the VM or pod in any namespace. The default for a snapshot.")
+@all_namespaces_option
 @namespace_option
 @optional_file_option
 @snapshot_option

@@ -8,21 +8,10 @@ from itertools import chain
 import click
 
 from webhook.cluster.client import ClusterClient
-from webhook.commands.completion import complete, not_found
+from webhook.commands.completion import complete
 from webhook.commands.fleet_source import Fleet, Scope, assess_all, read_fleet, read_rates, selected, show_settings
 from webhook.commands.interrupts import interrupts
-from webhook.commands.options import (
-    SECONDS,
-    all_namespaces_option,
-    connect,
-    given,
-    live_options,
-    namespace_option,
-    output_option,
-    prometheus_options,
-    selector_option,
-    snapshot_option,
-)
+from webhook.commands.options import SECONDS, connect, fleet_options, given, output_option, vm_names
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter
@@ -48,10 +37,8 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete("vm"))
-@all_namespaces_option("Select the VMs of all namespaces.")
-@namespace_option
-@selector_option
+@vm_names
+@fleet_options
 @click.option(
     "--exclude",
     multiple=True,
@@ -79,13 +66,9 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 )
 @click.option("--min-iops", type=click.IntRange(1), metavar="N", help="Only VMs with N operations/s over the network.")
 @click.option("--min-throughput", type=click.IntRange(1), metavar="MB", help="Or only those with so many megabytes/s.")
-@snapshot_option
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
-@prometheus_options
-@live_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
-    names: tuple[str, ...],
     exclude: tuple[str, ...],
     yes: bool,
     most: int | None,
@@ -113,8 +96,6 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate --snapshot cluster.json
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    if names and given("all_namespaces"):
-        raise click.UsageError("-A cannot be combined with names")
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     if given("snapshots") and yes:
@@ -125,7 +106,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if client:
         _require_target_nodes(client)
     fleet = read_fleet(client)
-    plan = partial(_plan, selected(fleet.namespace, frozenset(exclude)), names, rates, least)
+    plan = partial(_plan, selected(fleet.namespace, exclude), rates, least)
     proposals = plan(fleet, is_first=True)
     show_settings(fleet.webhook)
     if restart_list:
@@ -133,7 +114,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
     elif client and yes:
         moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
-        _print_risks(proposals if names else (), settle if moves else None)
+        _print_risks(proposals if given("names") else (), settle if moves else None)
         with answered():
             limits = with_own_limits(Limits(parallel, settle=settle, most=most), client)
         with interrupts() as presses:
@@ -166,24 +147,23 @@ def _require_target_nodes(client: ClusterClient) -> None:
         raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
 
 
-def _plan(  # noqa: PLR0913 (what the command knows)
-    scope: Scope, names: Sequence[str], rates: Rates, least: Traffic, fleet: Fleet, *, is_first: bool = False
-) -> list[Proposal]:
+def _plan(scope: Scope, rates: Rates, least: Traffic, fleet: Fleet, *, is_first: bool = False) -> list[Proposal]:
     """Plan for a fleet. Raises BadInput; for an unknown name only the first time, because a VM may go."""
     inventory, settings = fleet.inventory, fleet.webhook.predicting
     with answered():
         migrations = list_migrations(fleet.client) if fleet.client else []
     unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
     statuses = list(assess_all(inventory, scope, settings))
-    known = {each.machine.name for each in statuses}
-    if is_first and (missing := min(set(names) - known, default="")):
-        raise BadInput(not_found("vm", missing, scope.namespace, known))
+    if is_first:
+        scope.require({each.machine.name for each in statuses})
     found = chain.from_iterable(scope.excludes(*key) for key in (*inventory.vms, *inventory.vmis))
     for unknown in sorted(scope.excluded.difference(found)) if is_first else ():
         click.echo(printable(f"Warning: --exclude {unknown} excludes no VM"), err=True)
     if is_first and not statuses:
         click.echo(scope.not_found, err=True)
-    chosen = [each for each in statuses if (each.machine.name in names if names else each.state is State.APART)]
+    chosen = [
+        each for each in statuses if (each.machine.name in scope.names if scope.names else each.state is State.APART)
+    ]
     worth = [each for each in chosen if reaches(crossing(each, rates), least)]
     if is_first and len(worth) < len(chosen):
         click.echo(
