@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -44,23 +43,18 @@ def list_objects(cluster: ClusterClient, path: str, **query: str) -> Iterator[Js
     return (item for item in found if isinstance(item, dict))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reader:
-    """Reads objects as dicts. Each method raises Denied, or BadInput for any other failed request."""
+def read_object(cluster: ClusterClient, path: str) -> JsonObject | None:
+    """Read one object; None if it or its kind doesn't exist. Raises Denied, or BadInput like `answered`."""
+    with answered():
+        return cluster.get(path, REQUEST_TIMEOUT)
 
-    cluster: ClusterClient
 
-    def get(self, path: str) -> JsonObject | None:
-        """Read one object; None if it or its kind doesn't exist."""
-        with answered():
-            return self.cluster.get(path, REQUEST_TIMEOUT)
-
-    def items(self, path: str, **query: str) -> list[JsonObject]:
-        """List objects; none if their kind doesn't exist."""
-        with answered():
-            try:
-                return list(list_objects(self.cluster, path, **query))
-            except ClusterError as error:
-                if error.code != NOT_FOUND:
-                    raise
-        return []
+def read_list(cluster: ClusterClient, path: str, **query: str) -> list[JsonObject]:
+    """List objects; none if their kind doesn't exist. Raises Denied, or BadInput like `answered`."""
+    with answered():
+        try:
+            return list(list_objects(cluster, path, **query))
+        except ClusterError as error:
+            if error.code != NOT_FOUND:
+                raise
+    return []

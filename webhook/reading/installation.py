@@ -10,7 +10,7 @@ from webhook.fleet.webhook import VM_WEBHOOK, Activity, Webhook
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import PREFIX, Settings, SettingsError, read_settings
-from webhook.reading.api import Denied, Reader
+from webhook.reading.api import Denied, read_list, read_object
 
 VERSION_LABEL = "app.kubernetes.io/version"
 
@@ -48,27 +48,26 @@ class Installation:
         return (self.namespace, names[0]) if names else None
 
 
-def find_installation(reader: Reader, configuration: JsonObject, shell: Mapping[str, str]) -> Installation:
-    """Read what the chart installed besides its MutatingWebhookConfiguration.
+def find_installation(cluster: ClusterClient, configuration: JsonObject) -> Installation:
+    """Read what the chart installed besides its MutatingWebhookConfiguration. Raises Denied, and BadInput.
 
-    `shell` are environment variables, for the settings if those of the Deployment can't be read. Raises SettingsError
-    for them, Denied, and BadInput.
+    If the settings of the Deployment can't be read, the environment variables count. Raises SettingsError for them.
     """
     references = [mapping(webhook, "clientConfig", "service") for webhook in mappings(configuration, "webhooks")]
     namespace, name = next(((text(each, "namespace"), text(each, "name")) for each in references if each), ("", ""))
-    service = reader.get(f"/api/v1/namespaces/{namespace}/services/{name}") if name else None
+    service = read_object(cluster, f"/api/v1/namespaces/{namespace}/services/{name}") if name else None
     labels = mapping(service, "spec", "selector")
     deployment: JsonObject = {}
     pods: list[JsonObject] = []
     if labels:
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        deployment = next(iter(reader.items(path, labelSelector=selector)), {})
-        pods = reader.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        deployment = next(iter(read_list(cluster, path, labelSelector=selector)), {})
+        pods = read_list(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
     arguments = serving_container(mapping(deployment, "spec", "template")).get("args")
     words = [word for word in arguments if isinstance(word, str)] if isinstance(arguments, list) else []
     options = {option: value for option, _, value in (word.partition("=") for word in words)}
-    webhook = _webhook(configuration, deployment, pods, shell)
+    webhook = _webhook(configuration, deployment, pods)
     return Installation(configuration, namespace, name, deployment, pods, options, webhook)
 
 
@@ -77,13 +76,11 @@ def serving_container(pod: JsonObject) -> JsonObject:
     return next(iter(mappings(pod, "spec", "containers")), {})
 
 
-def _webhook(
-    configuration: JsonObject, deployment: JsonObject, pods: list[JsonObject], shell: Mapping[str, str]
-) -> Webhook:
+def _webhook(configuration: JsonObject, deployment: JsonObject, pods: list[JsonObject]) -> Webhook:
     obstacle = _why_not_called(configuration, pods)
     unread = Activity.NOT_CALLED if obstacle else Activity.UNKNOWN
     if not deployment:
-        return Webhook.of_environment(shell, unread, obstacle or "the webhook's Deployment is not found")
+        return Webhook.of_environment(os.environ, unread, obstacle or "the webhook's Deployment is not found")
     source = f"Deployment {text(deployment, 'metadata', 'namespace')}/{text(deployment, 'metadata', 'name')}"
     environment = mappings(serving_container(mapping(deployment, "spec", "template")), "env")
     named = ((text(each, "name"), text(each, "value")) for each in environment)
@@ -91,7 +88,8 @@ def _webhook(
     try:
         settings = read_settings(variables)
     except SettingsError as error:
-        return Webhook.of_environment(shell, unread, obstacle or f"this version cannot read those of {source}: {error}")
+        detail = obstacle or f"this version cannot read those of {source}: {error}"
+        return Webhook.of_environment(os.environ, unread, detail)
     activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
     version = text(deployment, "metadata", "labels", VERSION_LABEL)
     return Webhook(settings, activity, source, obstacle, version, variables)
@@ -105,22 +103,22 @@ def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:
     return "" if any(ready) else "no replica is ready"
 
 
-def find_installed(reader: Reader, shell: Mapping[str, str] = os.environ) -> Installation | None:
+def find_installed(cluster: ClusterClient) -> Installation | None:
     """Find what the chart installed, None if it isn't installed. Raises like `find_installation`."""
-    for each in reader.items(CONFIGURATIONS):
+    for each in read_list(cluster, CONFIGURATIONS):
         if any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(each, "webhooks")):
-            return find_installation(reader, each, shell)
+            return find_installation(cluster, each)
     return None
 
 
-def find_webhook(cluster: ClusterClient, shell: Mapping[str, str] = os.environ) -> Webhook:
+def find_webhook(cluster: ClusterClient) -> Webhook:
     """Find the installed webhook, its settings, and whether the API server calls it.
 
-    `shell` are environment variables. They count where nothing is installed, and where the user may not read the
-    installed settings. Raises BadInput, and SettingsError for these variables.
+    The environment variables count where nothing is installed, and where the user may not read the installed settings.
+    Raises BadInput, and SettingsError for these variables.
     """
     try:
-        found = find_installed(Reader(cluster), shell)
+        found = find_installed(cluster)
     except Denied:
-        return Webhook.of_environment(shell, Activity.UNKNOWN, "you may not read those of the cluster")
-    return found.webhook if found else Webhook.of_environment(shell, Activity.NOT_INSTALLED)
+        return Webhook.of_environment(os.environ, Activity.UNKNOWN, "you may not read those of the cluster")
+    return found.webhook if found else Webhook.of_environment(os.environ, Activity.NOT_INSTALLED)

@@ -12,7 +12,7 @@ from webhook.commands.interrupts import interrupts
 from webhook.commands.options import DRY_RUN, as_data, connect, live_options, output_option, yes_option
 from webhook.commands.tables import terminal_columns
 from webhook.placement.objects.fields import mapping, printable, text
-from webhook.reading.api import Reader
+from webhook.reading.api import read_object
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_installed, find_webhook, serving_container
 
@@ -74,8 +74,7 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
 
 def _plan(cluster: ClusterClient, storage_class: str, namespace: str, image: str) -> Plan:
     """Check the StorageClass, and find the image. Raises BadInput."""
-    reader = Reader(cluster)
-    found = reader.get(f"{STORAGE_CLASSES.path}/{storage_class}")
+    found = read_object(cluster, f"{STORAGE_CLASSES.path}/{storage_class}")
     if found is None:
         raise BadInput(f'StorageClass "{storage_class}" not found; to list all: kubectl get storageclasses')
     if text(found, "provisioner") != LONGHORN_DRIVER or text(found, "parameters", "migratable") in TRUE_VALUES:
@@ -83,7 +82,7 @@ def _plan(cluster: ClusterClient, storage_class: str, namespace: str, image: str
             f"StorageClass {storage_class}: its volumes have no share-manager; specify one with the provisioner "
             f"{LONGHORN_DRIVER} and without the parameter migratable"
         )
-    installed = None if image else find_installed(reader)
+    installed = None if image else find_installed(cluster)
     webhook = installed.webhook if installed else find_webhook(cluster)
     image = image or text(serving_container(mapping(installed and installed.deployment, "spec", "template")), "image")
     if not image:

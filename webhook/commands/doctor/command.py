@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import click
 
@@ -13,9 +13,9 @@ from webhook.commands.doctor.inspection import Inspection, Level, Result, failur
 from webhook.commands.options import SECONDS, as_data, configuration_option, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
-from webhook.reading.api import Denied
+from webhook.reading.api import Denied, read_object
 from webhook.reading.documents import BadInput
-from webhook.reading.installation import Installation, find_installation
+from webhook.reading.installation import find_installation
 
 NAME = "kubevirt-scheduler"
 DOCS = "docs/reference/doctor.md"
@@ -28,8 +28,9 @@ MARKS = {
     Level.FAILURE: click.style("✗", fg="red"),
 }
 Finding = tuple[str, Result]
+Check = Callable[[Inspection, Any], Iterator[Result]]  # those of AFTER require an Installation, the others may get None
 # The checks in their order, each by the name of its heading in docs/reference/doctor.md.
-BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
+BEFORE: dict[str, Check] = {
     "kubevirt": products.kubevirt,
     "longhorn": products.longhorn,
     "known-bugs": products.known_bugs,
@@ -37,7 +38,7 @@ BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
     "loopback-nfs": products.loopback_nfs,
     "rights": installed_webhook.rights_to_install,
 }
-AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
+AFTER: dict[str, Check] = {
     "replicas": installed_webhook.replicas,
     "caches": installed_webhook.caches,
     "certificates": installed_webhook.certificates,
@@ -49,11 +50,10 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "rights": installed_webhook.rights,
     "nodes": products.nodes,
     "waiting": products.waiting,
-    "known-bugs": lambda inspection, _: products.known_bugs(inspection),
+    "known-bugs": products.known_bugs,
     "loopback-nfs": products.loopback_nfs,
     "data": products.data,
 }
-WITHOUT_WEBHOOK = [name for name in BEFORE if name != "rights"]  # what can be checked if its configuration isn't found
 CONFIGURATION = "configuration"
 
 
@@ -111,38 +111,27 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
     if calls is not None:
         yield "calls", webhook_calls.own_calls(inspection, calls)
         return
-    if pre:
-        yield from _before(inspection, BEFORE)
-        return
-    try:
-        configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
-        found = find_installation(inspection, configuration, os.environ) if configuration else None
-    except Denied as error:
-        yield _not_checked(CONFIGURATION, error)
-        yield from _before(inspection, WITHOUT_WEBHOOK)
-        return
-    if found is None:
-        finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
-        advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
-        yield CONFIGURATION, failure(finding, advice)
-        yield from _before(inspection, WITHOUT_WEBHOOK)
-        return
-    inspection = replace(inspection, settings=found.settings)
-    for name, check_installed in AFTER.items():
-        yield from _results(name, partial(check_installed, inspection, found))
-
-
-def _before(inspection: Inspection, names: Iterable[str]) -> Iterator[Finding]:
-    for name in names:
-        yield from _results(name, partial(BEFORE[name], inspection))
-
-
-def _results(name: str, check: Callable[[], Iterator[Result]]) -> Iterator[Finding]:
-    try:
-        for result in check():
-            yield name, result
-    except BadInput as error:
-        yield _not_checked(name, error)
+    found, checks = None, BEFORE
+    if not pre:
+        try:
+            configuration = read_object(inspection.cluster, f"{CONFIGURATIONS}/{inspection.configuration}")
+            found = find_installation(inspection.cluster, configuration) if configuration else None
+        except Denied as error:
+            yield _not_checked(CONFIGURATION, error)
+        else:
+            if found is None:
+                finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
+                advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
+                yield CONFIGURATION, failure(finding, advice)
+        checks = AFTER if found else {name: check for name, check in BEFORE.items() if name != "rights"}
+    if found:
+        inspection = replace(inspection, settings=found.webhook.predicting)
+    for name, check in checks.items():
+        try:
+            for result in check(inspection, found):
+                yield name, result
+        except BadInput as error:
+            yield _not_checked(name, error)
 
 
 def _not_checked(name: str, error: BadInput) -> Finding:

@@ -5,8 +5,8 @@ from enum import StrEnum
 from functools import cache, partial
 
 from webhook.catalog.inventory import Inventory
+from webhook.cluster.client import ClusterClient
 from webhook.placement.settings import Settings
-from webhook.reading.api import Reader
 from webhook.reading.live import read_inventory
 
 
@@ -39,9 +39,10 @@ def listed(names: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
-class Inspection(Reader):
-    """The cluster to check. Each method raises Denied, or BadInput if the API server can't be reached."""
+class Inspection:
+    """The cluster to check. Each check raises Denied, or BadInput if the API server can't be reached."""
 
+    cluster: ClusterClient
     settings: Settings
     configuration: str  # the name of the MutatingWebhookConfiguration
     namespace: str  # where a VM's pod is created as a dry run, or where you will install the chart

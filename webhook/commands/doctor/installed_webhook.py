@@ -13,7 +13,7 @@ from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import Action
-from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, read_object
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
@@ -77,7 +77,7 @@ def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> 
     port = next((each.get("containerPort") for each in ports if each.get("name") == "http"), 8080)
     path = f"/api/v1/namespaces/{found.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
     try:
-        return inspection.get(path) or {"problems": {"/readyz": "not found"}}
+        return read_object(inspection.cluster, path) or {"problems": {"/readyz": "not found"}}
     except Denied:
         raise
     except BadInput as error:  # the API server can't reach the pod, or the replica answers 503
@@ -126,7 +126,7 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
         yield ok(f"{user} has the rights that the webhook needs")
 
 
-def rights_to_install(inspection: Inspection) -> Iterator[Result]:
+def rights_to_install(inspection: Inspection, _: None) -> Iterator[Result]:
     """Ask the API server whether the user may create what the chart creates."""
     namespace = inspection.namespace
     needed = (

@@ -11,13 +11,13 @@ from webhook.placement.affinity import DECISION
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
 from webhook.placement.wording import OBSERVED
+from webhook.reading.api import REQUEST_TIMEOUT
 from webhook.reading.documents import BadInput
 
 AttemptResult: TypeAlias = tuple[str, str]  # decision, problem; the problem counts only if the decision is empty
 
 NAME = "kubevirt-scheduler-check"
 RETRY_INTERVAL = 2.0  # seconds between attempts
-REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, and other webhooks may add their own time
 
 
 def retry(

@@ -14,9 +14,9 @@ from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, deletes_pods, over_nfs
 from webhook.fleet.states import State, Status, Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
-from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import text, version_numbers
 from webhook.placement.objects.longhorn import VERSION_SETTING
+from webhook.reading.api import read_list, read_object
 from webhook.reading.installation import Installation
 
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -60,9 +60,9 @@ BUGS = (
 )
 
 
-def kubevirt(inspection: Inspection) -> Iterator[Result]:
+def kubevirt(inspection: Inspection, _: None) -> Iterator[Result]:
     """Check that KubeVirt is installed."""
-    found = inspection.items(f"{KUBEVIRT_API}/kubevirts")
+    found = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts")
     if not found:
         yield failure("KubeVirt is not installed", "Install KubeVirt: the webhook handles only its VMs.")
         return
@@ -78,11 +78,11 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
 @cache
 def longhorn_setting(inspection: Inspection, name: str) -> str:
     """Return a setting of Longhorn; empty without it, or if Longhorn isn't installed in its namespace."""
-    namespace = inspection.settings.longhorn_namespace
-    return text(inspection.get(f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/{name}"), "value")
+    path = f"/apis/longhorn.io/v1beta2/namespaces/{inspection.settings.longhorn_namespace}/settings/{name}"
+    return text(read_object(inspection.cluster, path), "value")
 
 
-def longhorn(inspection: Inspection) -> Iterator[Result]:
+def longhorn(inspection: Inspection, _: None) -> Iterator[Result]:
     """Check that Longhorn is installed where the webhook looks for it."""
     namespace, name = inspection.settings.longhorn_namespace, longhorn_setting(inspection, VERSION_SETTING)
     if not name:
@@ -94,16 +94,12 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
         yield ok(f"Longhorn {name}")
 
 
-def longhorn_claims(inspection: Inspection) -> list[Claim]:
-    """List the claims with ReadWriteMany whose volume is Longhorn's."""
-    store = inventory(inspection).store
-    shared = (claim for claim in store.claims.values() if claim.shared)
-    return [claim for claim in shared if (volume := store.volume(claim.volume_name)) and volume.handle]
-
-
-def claims(inspection: Inspection) -> Iterator[Result]:
+def claims(inspection: Inspection, _: None) -> Iterator[Result]:
     """Check that there are claims that a share-manager serves."""
-    modes = Counter("Block" if claim.block else "Filesystem" for claim in longhorn_claims(inspection))
+    store = inventory(inspection).store
+    shared = [claim for claim in store.claims.values() if claim.shared]
+    of_longhorn = (claim for claim in shared if (volume := store.volume(claim.volume_name)) and volume.handle)
+    modes = Counter("Block" if claim.block else "Filesystem" for claim in of_longhorn)
     if modes["Filesystem"]:
         yield ok(f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: {modes['Filesystem']}")
     else:
@@ -114,7 +110,7 @@ def claims(inspection: Inspection) -> Iterator[Result]:
         )
 
 
-def known_bugs(inspection: Inspection) -> Iterator[Result]:
+def known_bugs(inspection: Inspection, _: Installation | None) -> Iterator[Result]:
     """Report the known bugs of the installed version, and of the share-managers that still run another one."""
     name, servers = longhorn_setting(inspection, VERSION_SETTING), inventory(inspection).servers(inspection.settings)
     found = list[Result]()
@@ -143,7 +139,7 @@ def _restart(volumes: list[str], inspection: Inspection) -> str:
     return f"Stop all users of each volume, then start them, so that Longhorn upgrades its server: {listed(users)}"
 
 
-def loopback_nfs(inspection: Inspection, found: Installation | None = None) -> Iterator[Result]:
+def loopback_nfs(inspection: Inspection, found: Installation | None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
     read, cached, exposed = inventory(inspection), list[str](), list[str]()
     servers = read.servers(inspection.settings)
@@ -231,13 +227,12 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def waiting(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def waiting(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
-    read, settings = inventory(inspection), found.webhook.predicting
-    assessed = (assess(machine, read.store, settings) for machine in read.machines(settings))
-    stuck = [each for each in assessed if each.state is State.WAITING and each.detail]
+    around = Surroundings(inspection.settings)
+    stuck = [each for each in _assessed(inspection) if each.state is State.WAITING and each.detail]
     for each in stuck[:5]:
-        advice = wording.advice(each, plan_move(each, Surroundings(settings), read.store))
+        advice = wording.advice(each, plan_move(each, around, inventory(inspection).store))
         yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", advice)
     if len(stuck) > 5:
         yield warning(f"{len(stuck) - 5} more VMs wait", "To list them: kubevirt-scheduler report -A")

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from functools import partial
 
 from certs import CONFIGURATIONS
-from webhook.catalog.kinds import KUBEVIRT_API
+from webhook.catalog.kinds import KUBEVIRT_API, PODS
 from webhook.cluster.fleet_counts import is_undecided
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.fleet.webhook import VM_WEBHOOK
-from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
+from webhook.reading.api import read_list
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import Installation
 
@@ -27,12 +27,9 @@ _ADVICE = (
 
 def accounts(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Compare the accounts for which the webhook decides with those of the virt-controllers that run."""
-    namespaces = {text(item, "metadata", "namespace") for item in inspection.items(f"{KUBEVIRT_API}/kubevirts")}
-    pods = [
-        pod
-        for namespace in sorted(namespaces)
-        for pod in inspection.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector="kubevirt.io=virt-controller")
-    ]
+    kubevirts, selector = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts"), "kubevirt.io=virt-controller"
+    paths = {PODS.path_in(text(item, "metadata", "namespace")) for item in kubevirts}
+    pods = [pod for path in sorted(paths) for pod in read_list(inspection.cluster, path, labelSelector=selector)]
     running = sorted({_account(pod) for pod in pods})
     ignored = [account for account in running if not _admits(found, account)]
     if not running:
@@ -94,7 +91,9 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     namespaces = {each.name: each.labels for each in inventory(inspection).store.namespaces.values()}
     selectors = [mapping(each, "namespaceSelector") for each in found.webhooks if text(each, "name") == VM_WEBHOOK]
     called = {name for name, labels in namespaces.items() if any(labels_match(each, labels) for each in selectors)}
-    opted_in = opted_in_vms(inspection)
+    store = inventory(inspection).store
+    vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
+    opted_in = [vm for vm in vms if opted_in_by(vm, store, inspection.settings) is not OptedInBy.NOTHING]
     if uncalled := [f"{vm.namespace}/{vm.name}" for vm in opted_in if vm.namespace not in called]:
         yield failure(
             f"the API server does not call the webhook for opted-in VMs: {len(uncalled)} ({listed(uncalled)})",
@@ -107,18 +106,11 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
 
 
-def opted_in_vms(inspection: Inspection) -> list[VirtualMachine]:
-    """List the VMs that an annotation, a namespace or a StorageClass opts in."""
-    store = inventory(inspection).store
-    vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
-    return [vm for vm in vms if opted_in_by(vm, store, inspection.settings) is not OptedInBy.NOTHING]
-
-
 def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the API server calls this webhook again after those that it calls later, by their names."""
     later = [
         f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
-        for item in inspection.items(CONFIGURATIONS)
+        for item in read_list(inspection.cluster, CONFIGURATIONS)
         if text(item, "metadata", "name") > inspection.configuration
         for webhook in mappings(item, "webhooks")
         if any({"pods", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
