@@ -248,14 +248,11 @@ def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
             copied = policy.startswith("block-for-eviction")
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
             yield Obstacle("Volume", _label(name, site), f"its last healthy replica is here: {detail}", ends=copied)
-        if volume.attached_to in drained and not _is_served(name, site):  # otherwise, it moves with its share-manager
+        servers = site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, name)
+        if volume.attached_to in drained and not servers:  # otherwise, it moves with its share-manager
             users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))
             detail = f"attached only here, by {users or 'no pod: detach it'}"
             yield Obstacle("Volume", _label(name, site), detail, ends=bool(users))
-
-
-def _is_served(volume: str, site: Site) -> bool:
-    return bool(site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, volume))
 
 
 def _label(volume: str, site: Site) -> str:

@@ -1,7 +1,5 @@
 """Detect a program that manages a VM from its own manifests and would revert a change."""
 
-from collections.abc import Iterator
-
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import controller_of
 
@@ -23,10 +21,6 @@ def managed_by(vm: JsonObject) -> str:
 
     A controller that owns the VM, such as a VirtualMachinePool, manages it as well.
     """
-    return next(_signs(vm), "")
-
-
-def _signs(vm: JsonObject) -> Iterator[str]:
     metadata = mapping(vm, "metadata")
     found = {
         "annotation": mapping(metadata, "annotations"),
@@ -35,6 +29,6 @@ def _signs(vm: JsonObject) -> Iterator[str]:
     }
     for program, field, key in SIGNS:
         if key in found[field]:
-            yield f"{program} ({field} {key})"
-    if owner := controller_of(vm):
-        yield f"{text(owner, 'kind')} {text(owner, 'name')} (its owner)"
+            return f"{program} ({field} {key})"
+    owner = controller_of(vm)
+    return f"{text(owner, 'kind')} {text(owner, 'name')} (its owner)" if owner else ""

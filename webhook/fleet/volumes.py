@@ -60,10 +60,7 @@ class VolumeData:
     """A Longhorn volume, as far as its fields are known."""
 
     locality: str = ""  # its dataLocality
-    replicas: int = 0  # the number that it shall have
     attached_to: str = ""  # the node of its engine
-    state: str = ""
-    robustness: str = ""
     healthy: frozenset[str] | None = None  # the nodes of its healthy replicas; None if unknown
 
     def is_local_to(self, node: str | None) -> bool | None:
@@ -77,8 +74,15 @@ def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> di
     for replica in replicas:
         spec = mapping(replica, "spec")
         healthy[text(spec, "volumeName")] |= {text(spec, "nodeID")} if _is_healthy(replica) else set()
-    names = {text(volume, "metadata", "name"): volume for volume in volumes}
-    return {name: _data(volume, frozenset(healthy[name]) if healthy else None) for name, volume in names.items()}
+    named = {text(volume, "metadata", "name"): volume for volume in volumes}
+    return {
+        name: VolumeData(
+            text(volume, "spec", "dataLocality"),
+            text(volume, "status", "currentNodeID"),
+            frozenset(healthy[name]) if healthy else None,
+        )
+        for name, volume in named.items()
+    }
 
 
 def _is_healthy(replica: JsonObject) -> bool:
@@ -90,11 +94,3 @@ def _is_healthy(replica: JsonObject) -> bool:
     spec = mapping(replica, "spec")
     is_complete = text(spec, "healthyAt") and text(spec, "nodeID") and not text(spec, "failedAt")
     return bool(is_complete) and not is_terminating(replica)
-
-
-def _data(volume: JsonObject, healthy: frozenset[str] | None) -> VolumeData:
-    spec, status = mapping(volume, "spec"), mapping(volume, "status")
-    number = spec.get("numberOfReplicas")
-    replicas = number if isinstance(number, int) else 0
-    attached_to, state, robustness = (text(status, field) for field in ("currentNodeID", "state", "robustness"))
-    return VolumeData(text(spec, "dataLocality"), replicas, attached_to, state, robustness, healthy)
