@@ -23,7 +23,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
 from webhook.fleet import traffic
-from webhook.reading.prometheus import PrometheusError, ask
+from webhook.reading.documents import BadInput
+from webhook.reading.prometheus import ask
 
 NAMES = ("idle", "quiet", "busy")  # of VMs, by their traffic
 METRICS = {
@@ -186,7 +187,7 @@ def test_the_certificate_of_prometheus_is_verified(
     context.load_cert_chain(certificate, key)
     fake.socket = context.wrap_socket(fake.socket, server_side=True)
     url = fake.url.replace("http", "https")
-    with pytest.raises(PrometheusError, match="certificate verify failed"):
+    with pytest.raises(BadInput, match="certificate verify failed"):
         ask(url, "", "up")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert ask(url, "", "up") == samples()

@@ -24,7 +24,7 @@ from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import find_webhook
 from webhook.reading.live import read_inventory
-from webhook.reading.prometheus import PrometheusError, ask
+from webhook.reading.prometheus import ask
 
 SECRETS_WARNING = (
     "Warning: the snapshot contains passphrases of encrypted volumes, or cloud-init data of VMs. Delete the file, and "
@@ -154,7 +154,7 @@ def read_rates() -> Rates:
     try:
         found = traffic.read_rates(ask(url, given("prometheus_token"), traffic.query()))
         problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
-    except PrometheusError as error:
+    except BadInput as error:
         found, problem = {}, str(error)
     if problem:
         click.echo(f"Warning: no traffic from Prometheus {printable(url)}: {problem}", err=True)

@@ -1,8 +1,7 @@
 """Read a live cluster once, and return its objects with only what a snapshot keeps.
 
-These are the fields of the shapes in `cluster.kinds`, without what may hold secrets: the annotations of other programs,
-such as kubectl's last-applied-configuration, the images of all pods but share-managers, the volumes that are no claims,
-and the messages of all conditions but the scheduler's.
+These are the fields of the shapes in `catalog.kinds`, without what may hold secrets, such as the annotations of other
+programs (docs/decisions/0023-snapshots-keep-listed-fields.md).
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -7,17 +7,14 @@ import msgspec
 import urllib3
 
 from webhook.placement.objects.fields import JsonObject, mappings, printable, text
+from webhook.reading.documents import BadInput
 
 TIMEOUT = 30.0  # seconds
 ADVICE = {401: "; specify --prometheus-token", 403: "; the token lacks the right to query", 404: "; check the URL"}
 
 
-class PrometheusError(Exception):
-    """Prometheus did not answer the query. The message is for the user."""
-
-
 def ask(url: str, token: str, query: str) -> list[JsonObject]:
-    """Return the samples of an instant query. Raises PrometheusError.
+    """Return the samples of an instant query. Raises BadInput if Prometheus does not answer.
 
     TLS trusts the CAs of the system, or those of the file in SSL_CERT_FILE.
     """
@@ -28,7 +25,7 @@ def ask(url: str, token: str, query: str) -> list[JsonObject]:
             address = f"{url.rstrip('/')}/api/v1/query"
             response = pool.request("GET", address, fields={"query": query}, headers=headers, redirect=False)
     except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-        raise PrometheusError(f"cannot reach it: {printable(str(error))}") from None
+        raise BadInput(f"cannot reach it: {printable(str(error))}") from None
     try:
         answer = msgspec.json.decode(response.data, type=JsonObject)
     except msgspec.MsgspecError:
@@ -36,4 +33,4 @@ def ask(url: str, token: str, query: str) -> list[JsonObject]:
     if response.status == 200 and text(answer, "status") == "success":
         return mappings(answer, "data", "result")
     said = text(answer, "error") or f"no response of Prometheus' API{ADVICE.get(response.status, '')}"
-    raise PrometheusError(f"status {response.status}: {printable(said)}")
+    raise BadInput(f"status {response.status}: {printable(said)}")
