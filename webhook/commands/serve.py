@@ -4,7 +4,6 @@ import faulthandler
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 import click
 
 from certs.authority import BadCertificate, canonical_names
-from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.cluster.backend import LiveBackend, from_snapshot
-from webhook.commands.options import connect, given, live_options, namespace_and_name, snapshot_option
+from webhook.commands.options import connect, given, kept_option, live_options, namespace_and_name, snapshot_option
 from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
@@ -43,54 +41,39 @@ def certificate_problems(certificate: ServingCertificate, controller: Certificat
     return {component: problem for component, problem in problems.items() if problem}
 
 
-@dataclass(slots=True)
-class TlsOptions:
-    """The TLS options by name. Raises UsageError if they contradict each other or a name is invalid."""
+def tls_names() -> tuple[str, ...]:
+    """Return the names of --tls-name. Raises UsageError for an invalid name, and for contradictory TLS options."""
+    folder, secret = given("tls_dir"), given("tls_secret")
+    if secret and folder:
+        raise click.UsageError("specify either --tls-secret or --tls-dir, not both")
+    if secret and not given("tls_names"):
+        raise click.UsageError("--tls-secret requires --tls-name: the name by which the API server calls it")
+    if given("webhook_configuration") and not (secret or folder):
+        raise click.UsageError(
+            "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
+        )
+    try:
+        return canonical_names(given("tls_names"))
+    except BadCertificate as error:
+        raise click.UsageError(f"--tls-name: {error}") from None
 
-    tls_dir: Path | None
-    tls_secret: tuple[str, str] | None
-    tls_names: tuple[str, ...]
-    webhook_configuration: str | None
-    client_ca_file: Path | None = None
 
-    def __post_init__(self) -> None:
-        """Validate the options."""
-        if self.tls_secret and self.tls_dir:
-            raise click.UsageError("specify either --tls-secret or --tls-dir, not both")
-        if self.tls_secret and not self.tls_names:
-            raise click.UsageError("--tls-secret requires --tls-name: the name by which the API server calls it")
-        if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
-            raise click.UsageError(
-                "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
-            )
-        try:
-            self.tls_names = canonical_names(self.tls_names)
-        except BadCertificate as error:
-            raise click.UsageError(f"--tls-name: {error}") from None
+@contextmanager
+def certificate_of(bind: str, names: tuple[str, ...]) -> Iterator[tuple[ServingCertificate, CertificateController]]:
+    """Provide the serving certificate and its controller. Raises UnusableCertificate.
 
-    @contextmanager
-    def certificate(
-        self, bind: str, connect: Callable[[], ApiClient]
-    ) -> Iterator[tuple[ServingCertificate, CertificateController]]:
-        """Provide the serving certificate and its controller. Raises UnusableCertificate.
-
-        A self-signed certificate is valid for the address `bind`, too. `connect` is called only if a cluster is needed.
-        """
-        found: AbstractContextManager[Path] = nullcontext(self.tls_dir) if self.tls_dir else temporary_folder()
-        if not (self.tls_dir or self.tls_secret):
-            names = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
-            found = self_signed_folder(names, datetime.now(UTC))
-        with found as folder:
-            api: Any = connect() if self.tls_secret or self.webhook_configuration else None
-            controller = CertificateController(
-                api,
-                secret=self.tls_secret,
-                configuration=self.webhook_configuration,
-                names=self.tls_names,
-                folder=folder,
-            )
-            trusted = client_ca(self.client_ca_file) if self.client_ca_file else None
-            yield ServingCertificate(folder, awaited=self.tls_secret is not None, client_ca=trusted), controller
+    A self-signed certificate is valid for the address `bind`, too.
+    """
+    own, secret, configuration = given("tls_dir"), given("tls_secret"), given("webhook_configuration")
+    found: AbstractContextManager[Path] = nullcontext(own) if own else temporary_folder()
+    if not (own or secret):
+        addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
+        found = self_signed_folder(addresses, datetime.now(UTC))
+    with found as folder:
+        api: Any = connect() if secret or configuration else None
+        controller = CertificateController(api, secret=secret, configuration=configuration, names=names, folder=folder)
+        trusted = client_ca(given("client_ca_file")) if given("client_ca_file") else None
+        yield ServingCertificate(folder, awaited=secret is not None, client_ca=trusted), controller
 
 
 @click.command(short_help="run the webhook server")
@@ -110,32 +93,32 @@ class TlsOptions:
     metavar="NAMESPACE/NAME",
     help="The Lease that elects the replica that releases VMs whose pin can't hold. Default: no replica does.",
 )
-@click.option(
+@kept_option(
     "--tls-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="A folder with tls.crt, tls.key and ca.crt. The server reloads the files when they change. Default: "
     "self-signed files for this run, valid for a year.",
 )
-@click.option(
+@kept_option(
     "--tls-secret",
     type=namespace_and_name,
     metavar="NAMESPACE/NAME",
     help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
 )
-@click.option(
+@kept_option(
     "--tls-name",
     "tls_names",
     multiple=True,
     metavar="DNS",
     help="A DNS name of the webhook for the certificate in the Secret. Can be repeated.",
 )
-@click.option(
+@kept_option(
     "--webhook-configuration",
     metavar="NAME",
     help="The MutatingWebhookConfiguration whose caBundle the replicas keep equal to ca.crt.",
 )
-@click.option(
+@kept_option(
     "--client-ca-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -143,7 +126,7 @@ class TlsOptions:
     "changes. Default: accept all clients.",
 )
 @live_options
-def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | None, **tls: Any) -> None:
+def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | None) -> None:
     """Serve POST /mutate over TLS, and probes and metrics without TLS.
 
     When the server is ready, it prints its addresses as one line of JSON on standard output. It logs to standard
@@ -157,7 +140,7 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    tls_config, settings, snapshots = TlsOptions(**tls), read_settings(os.environ), given("snapshots")
+    names, settings, snapshots = tls_names(), read_settings(os.environ), given("snapshots")
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     faulthandler.enable()  # a crash in a library prints the frames of all threads, without values
@@ -179,7 +162,7 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.
             https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
-            certificate, controller = stack.enter_context(tls_config.certificate(bind, connect))
+            certificate, controller = stack.enter_context(certificate_of(bind, names))
             metrics.add(partial(certificate_metrics, certificate, controller))
 
             def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
