@@ -9,8 +9,7 @@ import click
 
 from webhook.commands.admission_requests import in_namespace, read_documents, request_from
 from webhook.commands.completion import complete
-from webhook.commands.explain.explanation import explain_machine, explain_pod, explain_request
-from webhook.commands.explain.sections import Finding, Section
+from webhook.commands.explain.explanation import Finding, Section, explain_machine, explain_pod, explain_request
 from webhook.commands.fleet_source import Fleet, read_fleet, selected, show_settings
 from webhook.commands.options import (
     all_namespaces_option,

@@ -1,28 +1,61 @@
-"""The explanation of a pod or VM as a JSON object: its node, the steps of the decision on its next pod, and advice."""
+"""The explanation of a pod or VM as a JSON object: its node, the steps of the decision on its next pod, and advice.
+
+Each step is a section: a question with its findings.
+"""
+
+from collections.abc import Collection, Iterator
+
+from msgspec import Struct
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store
 from webhook.commands.admission_requests import as_json, pod_name
-from webhook.commands.explain.sections import Finding, Section, describe_placement, describe_state, describe_steps
 from webhook.commands.report.document import describe
+from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import as_if_eligible, before_scheduling, creation_request
 from webhook.fleet.states import Machine, assess
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
+from webhook.placement.affinity import DECISION
 from webhook.placement.catalog import Catalog
+from webhook.placement.eligibility import namespace_of
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
+from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
 from webhook.placement.injector import inject
-from webhook.placement.objects.fields import JsonObject, mapping
-from webhook.placement.reasons import Outcome
+from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.fields import JsonObject, condition, mapping, text
+from webhook.placement.objects.longhorn import VOLUME_LABEL
+from webhook.placement.objects.resources import format_quantity
+from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.placement.trace import Trace
+from webhook.placement.votes import Choice
+from webhook.placement.voting_consumers import claims_of
+from webhook.placement.wording import ADVICE, SENTENCES
+
+
+class Finding(Struct, frozen=True):
+    """One line."""
+
+    text: str
+    holds: bool | None = None  # the answer to a question; None if the line answers none
+    decisive: bool = True  # False if the answer did not affect the decision
+
+
+class Section(Struct, frozen=True):
+    """A heading and the lines below it."""
+
+    title: str
+    findings: tuple[Finding, ...]
 
 
 def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObject:
     """Explain an existing pod that runs no VM."""
     found = explain_request(creation_request(before_scheduling(pod), settings), catalog, settings)
-    where = Section("Where is the pod?", tuple(map(Finding, describe_placement(pod))))
+    where = Section("Where is the pod?", tuple(map(Finding, _placement(pod))))
     return found | {"steps": [where, *found["steps"]]}
 
 
@@ -32,8 +65,8 @@ def explain_machine(machine: Machine, inventory: Inventory, webhook: Webhook) ->
     status = assess(machine, catalog, around.settings)
     vm = describe(status, plan_move(status, around, catalog), inventory.volume_data())
     stopped = status.start.stopped if status.start else ()
-    placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
-    findings = (*placement, *describe_state(vm, stops=bool(stopped)))
+    placement = _placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
+    findings = (*placement, *_state(vm, stops=bool(stopped)))
     found: JsonObject = {"steps": [], "decision": None, "ifEligible": None, "patch": None, "warnings": []}
     if machine.template is not None:
         request = creation_request(machine.template, settings)
@@ -54,7 +87,7 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
     if injection.decision.reason in broken:
         trace = Trace()
         assumed = inject(request | {"object": eligible}, catalog, settings, trace)
-    sections = list(describe_steps(trace, broken if assumed else (), request, catalog, settings))
+    sections = list(_steps(trace, broken if assumed else (), request, catalog, settings))
     advice = wording.advice(injection.decision)
     if assumed and assumed.decision.outcome is Outcome.UNCHANGED:
         advice += wording.advice(assumed.decision)
@@ -65,3 +98,119 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
         "ifEligible": as_json(assumed)["decision"] if assumed else None,
         "advice": list(dict.fromkeys(advice)),
     }
+
+
+def _placement(pod: JsonObject) -> Iterator[str]:
+    """Describe where a pod is, the scheduler's report, and the webhook's decision at its creation."""
+    node, phase = text(pod, "spec", "nodeName"), text(pod, "status", "phase") or "no phase"
+    yield f"pod {text(pod, 'metadata', 'name')}: {phase}, {f'on {node}' if node else 'not bound to a node'}"
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield f"the scheduler reports: {text(scheduled, 'message')}"
+    yield f"decision at creation: {text(pod, 'metadata', 'annotations', DECISION) or 'none (no annotation)'}"
+
+
+def _state(vm: JsonObject, *, stops: bool) -> Iterator[str]:
+    """Describe where a VM of the report is relative to its storage. `stops`: a share-manager stops with the VM."""
+    words = ", ".join(filter(None, (state_words(vm), vm["reason"])))
+    data = f" (dataLocality: {vm['data']['text']})" if vm["data"]["text"] else ""
+    yield f"{words}: {vm['storageNode']} serves claim {vm['claim']}{data}" if vm["storageNode"] else words
+    if vm["ifStarted"]:
+        yield f"if it started now: {vm['ifStarted']['text']}"
+    if stops:
+        yield "below, the VM has stopped, and with it the share-managers that only this VM uses"
+
+
+def _steps(
+    trace: Trace, ignored: Collection[Reason], request: JsonObject, catalog: Catalog, settings: Settings
+) -> Iterator[Section]:
+    """Yield a section for each step of a decision. The pod breaks the `ignored` rules, and the steps ignore that."""
+    if trace.rules:
+        yield Section("Does the webhook handle the new pod?", tuple(_rules(trace, ignored)))
+    if trace.claims:
+        found = [line for each in trace.claims for line in _claim(each, namespace_of(request), catalog, settings)]
+        yield Section("Which nodes serve the claims?", tuple(found))
+    if trace.consumers is not None:
+        volume = text(request, "object", "metadata", "labels", VOLUME_LABEL)
+        yield Section("Which pods use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
+    if trace.choice:
+        yield Section("Which node is the target?", tuple(_target(trace, trace.choice)))
+    for candidate in trace.candidates:
+        yield Section(f"Can {candidate.node_name} run the pod?", tuple(_node(candidate, trace)))
+
+
+def _rules(trace: Trace, ignored: Collection[Reason]) -> Iterator[Finding]:
+    if trace.opted_in_by is OptedInBy.NOTHING:  # a webhook that only observes evaluates every VM
+        ignored = {*ignored, Reason.NOT_OPTED_IN}
+    for rule in trace.rules:
+        broken = rule.reason in ignored or rule.reason is trace.broken
+        yield Finding(f"{rule.question}: {SENTENCES[rule.reason]}" if broken else rule.question, not broken)
+        if rule.reason is trace.broken:
+            return
+
+
+def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+    claim, longhorn = catalog.claim(namespace, finding.claim), settings.longhorn_namespace
+    path = ["claim " + finding.claim, *([f"PV {claim.volume_name}"] if claim and claim.volume_name else [])]
+    yield Finding(" → ".join([*path, *([f"volume {finding.volume}"] if finding.volume else [])]))
+    for pod in catalog.share_manager_pods(longhorn, finding.volume) if finding.volume else ():
+        yield Finding(f"share-manager pod {pod.name}: {_location(pod)}")
+    if finding.volume and (manager := catalog.share_manager(longhorn, finding.volume)):
+        deleting = ", being deleted" if manager.deleting else ""
+        yield Finding(f"ShareManager: {manager.state or 'no state'}, owned by {manager.owner or 'no node'}{deleting}")
+    if finding.reason:
+        holds = None if finding.reason is Reason.NO_SHARE_MANAGER else False
+        which = f": the share-manager {finding.detail}" if finding.detail else ""
+        yield Finding(f"{finding.reason}{which}. {ADVICE[finding.reason]}", holds)
+        if finding.node:
+            yield Finding(f"{finding.node} runs other pods of the volume, which the share-manager will follow")
+    elif finding.node:
+        vote = "" if finding.decides else "; no vote"
+        yield Finding(f"served by {finding.node} (source: {finding.source}){vote}", holds=True)
+
+
+def _location(pod: Pod) -> str:
+    location = f"on {pod.node}" if pod.node else "not bound to a node"
+    return location if pod.alive else f"{location}, terminating or not running"
+
+
+def _volume_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[Finding]:
+    for pv in catalog.volumes_by_handle(volume):
+        claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
+        yield Finding(f"volume {volume} → PV {pv.name} → {claim}")
+    consumers, queries = trace.consumers or (), (catalog.mounting_pods, catalog.other_mounting_pods)
+    mounting = {pod.key: pod for query in queries for claim in claims_of(volume, catalog) for pod in query(*claim)}
+    for pod in mounting.values():
+        votes, only_vms = pod in consumers, any(each.belongs_to_vm for each in consumers) and not pod.belongs_to_vm
+        must = "VMs decide" if only_vms else "the pod must be opted in, bound, and Pending or Running"
+        yield Finding(f"{'/'.join(pod.key)}: {_location(pod)}{'' if votes else f'; no vote: {must}'}", votes)
+    for node in sorted(trace.avoided):
+        yield Finding(f"the pod prefers to avoid {node}")
+
+
+def _target(trace: Trace, choice: Choice) -> Iterator[Finding]:
+    yield Finding(choice.node, holds=True)
+    yield from (Finding(node, holds=False) for node in choice.others)
+    if trace.leads_elsewhere:
+        yield Finding(SENTENCES[Reason.MIGRATION_TARGET], holds=False)
+
+
+def _node(candidate: Candidate, trace: Trace) -> Iterator[Finding]:
+    """Yield the findings of all checks on a node, also those after the first failure: operators fix each."""
+    candidate.comparisons.left = MAX_COMPARISONS  # the decision may have used up those of its review
+    failed = False
+    for check in dict.fromkeys((*trace.checks, *PIN_CHECKS)):
+        found = first_failed_check(candidate, (check,))
+        if found or not check.quiet:
+            decisive = check in trace.checks and not failed
+            words = f"{check.question}: {candidate.node_name} {found.detail}" if found else check.question
+            yield Finding(words, not found, decisive)
+            failed = failed or bool(decisive and found)
+    if trace.contested:
+        problem = f"{candidate.node_name} {trace.contested}, and pinned pods wait to start there"
+        yield Finding(problem, holds=False, decisive=not failed)
+    if taint := untolerated_taint(candidate):
+        yield Finding(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", holds=False)
+    for fit in candidate.resource_fits():
+        requested, free = (format_quantity(fit.resource, each) for each in (fit.requested, max(fit.free, 0)))
+        yield Finding(f"{fit.resource}: requested {requested}, free {free}", fit.requested <= fit.free)
