@@ -56,7 +56,8 @@ def test_the_nightly_cron_job_runs_the_command_with_its_role_one_at_a_time_and_w
     assert "env" not in container  # the command reads the settings of the installed webhook
     name, *options = container["args"]
     assert name == recolocate.name
-    chosen = recolocate.make_context(name, options).params
+    context = recolocate.make_context(name, options)
+    chosen = context.params | context.meta
     assert (chosen["yes"], chosen["all_namespaces"], chosen["most"], chosen["output"]) == (True, True, 10, "json")
     service = find_one(render(NIGHTLY), "Service")["spec"]["selector"]
     assert not service.items() <= job["template"]["metadata"]["labels"].items()

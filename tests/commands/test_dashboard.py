@@ -77,7 +77,7 @@ def test_only_the_page_and_its_report_are_served_and_only_by_their_own_names(ser
 def test_a_cluster_or_a_port_that_can_not_be_used_ends_the_command(server: ApiServer, tmp_path: Path) -> None:
     kubeconfig = server.kubeconfig(tmp_path)
     both = run_cli("dashboard", "-A", "-n", "shop", "--kubeconfig", kubeconfig)
-    assert (both.exit_code, "specify either -A or -n" in both.stderr) == (2, True)
+    assert (both.exit_code, "-A cannot be combined with -n" in both.stderr) == (2, True)
     with dashboard("--kubeconfig", kubeconfig) as port:
         taken = run_cli("dashboard", "--port", port, "--kubeconfig", kubeconfig)
         assert (taken.exit_code, "specify another --port" in taken.stderr) == (2, True)

@@ -97,7 +97,7 @@ def test_disks_that_only_a_running_vm_uses_can_leave_nfs(cluster: list[Object], 
 
 def test_the_words_count_vms() -> None:
     exposed, cached = OverNfs(("root",), True, ("root",)), OverNfs(("root",), False)
-    assert (exposed.words, cached.words, OverNfs().words) == ("exposed, can leave", "cached", "")
+    assert [each.as_json()["text"] for each in (exposed, cached, OverNfs())] == ["exposed, can leave", "cached", ""]
     words = "loopback NFS exposes 2; 2 can leave NFS"
     assert summarize_nfs([exposed, exposed, cached]) == {"exposed": 2, "canLeave": 2, "text": words}
     assert summarize_nfs([cached]) == {"exposed": 0, "canLeave": 0, "text": ""}

@@ -48,16 +48,15 @@ class OverNfs:
     exposed: bool = False  # whether loopback NFS can block the VM
     can_leave: tuple[str, ...] = ()  # those that can move to Block
 
-    @property
-    def words(self) -> str:
-        """Return the same in a few words, empty if there is nothing to say."""
-        cached = "exposed" if self.exposed else "cached" if self.cached else ""
-        return ", ".join(filter(None, (cached, "can leave" if self.can_leave else "")))
-
     def as_json(self) -> JsonObject:
-        """Return the same for programs."""
-        found = {"cached": list(self.cached), "exposed": self.exposed, "canLeave": list(self.can_leave)}
-        return found | {"text": self.words}
+        """Return the same for programs. Its text is empty if there is nothing to say."""
+        cached = "exposed" if self.exposed else "cached" if self.cached else ""
+        return {
+            "cached": list(self.cached),
+            "exposed": self.exposed,
+            "canLeave": list(self.can_leave),
+            "text": ", ".join(filter(None, (cached, "can leave" if self.can_leave else ""))),
+        }
 
 
 def deletes_pods(setting: Callable[[str], str]) -> bool:
