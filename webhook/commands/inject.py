@@ -3,7 +3,6 @@
 import difflib
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import click
 
@@ -21,7 +20,7 @@ from webhook.reading.documents import Document, Kind
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 # The name of an object that the webhook reviews, the object before and after the patch, and the decision.
-Reviewed: TypeAlias = tuple[str, JsonObject, JsonObject, Injection]
+Reviewed = tuple[str, JsonObject, JsonObject, Injection]
 
 
 @click.command(short_help="print pods as the webhook would patch them")

@@ -1,7 +1,6 @@
 """Find the VM, VMI or pod that a user names, in a snapshot or in a live cluster."""
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import click
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ KINDS |= dict.fromkeys(("vmi", "vmis", "virtualmachineinstance", "virtualmachine
 KINDS |= dict.fromkeys(("pod", "pods", "po"), "pod")
 USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
 
-Found: TypeAlias = Machine | JsonObject  # a VM, or an existing pod that runs no VM
+Found = Machine | JsonObject  # a VM, or an existing pod that runs no VM
 
 
 def parse_subject(words: Iterable[str]) -> tuple[str, str] | None:

@@ -1,10 +1,7 @@
 """Create a VM's pod as a dry run, and find the webhook's decision in the response."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
-from typing import TypeAlias
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.affinity import DECISION
@@ -14,7 +11,7 @@ from webhook.placement.wording import OBSERVED
 from webhook.reading.api import REQUEST_TIMEOUT
 from webhook.reading.documents import BadInput
 
-AttemptResult: TypeAlias = tuple[str, str]  # decision, problem; the problem counts only if the decision is empty
+AttemptResult = tuple[str, str]  # decision, problem; the problem counts only if the decision is empty
 
 NAME = "kubevirt-scheduler-check"
 RETRY_INTERVAL = 2.0  # seconds between attempts

@@ -38,7 +38,6 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
 @vm_names
-@fleet_options
 @click.option(
     "--exclude",
     multiple=True,
@@ -68,6 +67,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 @click.option("--min-throughput", type=click.IntRange(1), metavar="MB", help="Or only those with so many megabytes/s.")
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
+@fleet_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     exclude: tuple[str, ...],
     yes: bool,
