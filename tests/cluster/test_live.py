@@ -150,35 +150,6 @@ def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small
     assert len(small_live.store.reservations) == 0
 
 
-class SchedulerNames(dict[str, str]):
-    """A setting that calls a function when a patch reads it."""
-
-    def __init__(self, read: Callable[[], None]) -> None:
-        super().__init__({"from": "to"})
-        self.read = read
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.read()
-        return super().get(key, default)
-
-
-def test_other_decisions_are_made_while_a_patch_is_built(server: ApiServer) -> None:
-    """3 MiB of preferred terms held the lock for 0.3 s, and all other decisions waited."""
-    meanwhile: list[Decision] = []
-    with ThreadPoolExecutor(1) as other_thread:
-
-        def decide_another() -> None:
-            names.read = lambda: None
-            meanwhile.append(other_thread.submit(decision, live, vm(2)).result(LONG_TIMEOUT))
-
-        names = SchedulerNames(decide_another)
-        live = make_live(server, scheduler_names=names)
-        server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
-        sync_caches(live, server)
-        assert decision(live, vm(1)).outcome is Outcome.PINNED
-    assert [decided.outcome for decided in meanwhile] == [Outcome.PINNED]
-
-
 @pytest.mark.parametrize(
     ("options", "sent"), [({}, {"dryRun": True}), ({"action": Action.OBSERVE}, {}), ({"node_guard": False}, {})]
 )

@@ -30,7 +30,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.injector import Injection, with_patch, without_patch
+from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.objects.resources import _parse_millis
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import OptIn, Settings
@@ -98,8 +98,8 @@ def test_a_share_manager_pod_that_very_many_pods_wait_for_takes_a_few_millisecon
     store = catalog(*claims, storage_class("plain", opt_in=None), *users)
     received, chosen = request(share_manager_pod(), "longhorn-system"), settings(opt_in=OptIn.NAMESPACE)
     with without_coverage():
-        seconds = min(cpu_of(lambda: without_patch(received, store, chosen)) for _ in range(5))
-    assert without_patch(received, store, chosen).decision.reason is Reason.NO_CONSUMER
+        seconds = min(cpu_of(lambda: decide(received, store, chosen)) for _ in range(5))
+    assert decide(received, store, chosen).reason is Reason.NO_CONSUMER
     assert seconds < CPU_LIMIT
 
 
@@ -112,8 +112,8 @@ def test_a_vm_with_many_starting_share_managers_takes_a_few_milliseconds() -> No
     store = catalog(*volumes, *starting, storage_class("plain", opt_in=None), *users)
     received, chosen = request(virt_launcher("new", claims=names)), settings(opt_in=OptIn.NAMESPACE)
     with without_coverage():
-        seconds = min(cpu_of(lambda: without_patch(received, store, chosen)) for _ in range(5))
-    assert without_patch(received, store, chosen).decision.reason is Reason.NO_SHARE_MANAGER
+        seconds = min(cpu_of(lambda: decide(received, store, chosen)) for _ in range(5))
+    assert decide(received, store, chosen).reason is Reason.NO_SHARE_MANAGER
     assert seconds < 2 * CPU_LIMIT  # 128 claims alone take 3 ms
 
 
@@ -134,7 +134,7 @@ def test_a_decision_takes_a_few_milliseconds_and_few_bytes(shape: Object, guard:
         received = msgspec.json.decode(msgspec.json.encode(request(virt_launcher(**shape))))
         _parse_millis.cache_clear()
         began = time.thread_time()
-        answer = with_patch(without_patch(received, store, chosen), received, chosen)
+        answer = inject(received, store, chosen)
         return answer, time.thread_time() - began
 
     answer, _ = answer_and_cpu()

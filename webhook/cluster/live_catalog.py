@@ -15,7 +15,7 @@ from webhook.placement.catalog import Catalog, CatalogProxy
 from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
-from webhook.placement.injector import Injection, with_patch, without_patch
+from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_uid
@@ -75,10 +75,19 @@ class Live:
 
     def inject(self, request: JsonObject) -> Injection:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
+        vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
         with self._lock:
-            injection = self._decide(request)
-        # Outside the lock, because the reflectors wait for it.
-        return with_patch(injection, request, self._settings)
+            self._find_stale_kinds()
+            # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
+            withdrawn = reservations.withdraw(vm)
+            injection = inject(request, store, self._settings)
+            if request.get("dryRun") is True:
+                reservations.restore(withdrawn)
+            else:
+                decision, observes = injection.decision, self._settings.action is Action.OBSERVE
+                changes_pod = decision.outcome is not Outcome.UNCHANGED and not observes
+                reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=store.pins.knows_vmi(*vm))
+        return injection
 
     def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
         """Return whether the caches lack a claim of the pod, the PV of a claim without a node, or the VMI.
@@ -98,21 +107,6 @@ class Live:
                 if claim.volume_name and not finding.node and self.store.volume(claim.volume_name) is None:
                     return True
         return False
-
-    def _decide(self, request: JsonObject) -> Injection:
-        """Return a decision without its patch."""
-        vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
-        self._find_stale_kinds()
-        # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
-        withdrawn = reservations.withdraw(vm)
-        injection = without_patch(request, store, self._settings)
-        if request.get("dryRun") is True:
-            reservations.restore(withdrawn)
-        else:
-            decision, observes = injection.decision, self._settings.action is Action.OBSERVE
-            changes_pod, known = decision.outcome is not Outcome.UNCHANGED and not observes, store.pins.knows_vmi(*vm)
-            reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=known)
-        return injection
 
     def _find_stale_kinds(self) -> None:
         now = self._clock()

@@ -18,7 +18,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.injector import without_patch
+from webhook.placement.injector import inject
 from webhook.placement.objects.facts import Key, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
@@ -274,7 +274,7 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
     """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
     template, _ = as_if_eligible(mapping(machine.template), by, settings)
-    return without_patch(creation_request(template, settings), catalog, settings).decision
+    return inject(creation_request(template, settings), catalog, settings).decision
 
 
 def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:

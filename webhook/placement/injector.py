@@ -65,31 +65,16 @@ def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
 
     Fills the `trace`. Never raises: a VM that starts unmodified is better than a VM that does not start.
     """
-    return with_patch(without_patch(request, catalog, settings, trace), request, settings)
-
-
-def without_patch(
-    request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None
-) -> Injection:
-    """Decide like `inject`, but leave the patch to `with_patch`, which does not read the catalog. Never raises."""
     try:
-        return Injection(decide(request, catalog, settings, trace))
+        decision, pod = decide(request, catalog, settings, trace), mapping(request, "object")
+        operations = [] if settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
+        return Injection(decision, operations or None, _warnings(decision, pod, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
-        return _failed(error, settings)
+        return failed(error, settings)
 
 
-def with_patch(injection: Injection, request: JsonObject, settings: Settings) -> Injection:
-    """Add the patch and the warnings to a decision. Never raises: a failure leads to an `InternalError`."""
-    decision, pod = injection.decision, mapping(request, "object")
-    try:
-        operations = [] if injection.error or settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
-        warnings = injection.warnings or _warnings(decision, pod, settings)
-        return Injection(decision, operations or None, warnings, injection.error)
-    except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
-        return _failed(error, settings)
-
-
-def _failed(error: Exception, settings: Settings) -> Injection:
+def failed(error: Exception, settings: Settings) -> Injection:
+    """Return what leaves the pod unchanged after an error: an `InternalError`, unless the pod is malformed."""
     if isinstance(error, Malformed):  # the API server would reject the pod, too
         decision = unchanged(Reason.UNJUDGED, settings.affinity_mode, f"the pod is malformed ({error})")
         decision = replace(decision, opted_in_by=OptedInBy.UNKNOWN)

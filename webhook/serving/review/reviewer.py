@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from webhook.cluster.backend import Backend
 from webhook.cluster.events import Vmi
 from webhook.placement.eligibility import is_share_manager_pod, namespace_of
-from webhook.placement.injector import Injection, inject
+from webhook.placement.injector import Injection, failed, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
 from webhook.placement.reasons import Decision, OptedInBy, Reason, Subject
@@ -109,9 +109,7 @@ class Reviewer:
         if admission is None:
             log.error("request failed", exc_info=error)
             return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
-        sentence = f"the webhook failed ({type(error).__name__}) and left the pod unchanged"
-        decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
-        return self._respond(admission, Injection(decision, error=error), self.clock())
+        return self._respond(admission, failed(error, self.settings), self.clock())
 
     def _record(self, admission: JsonObject, injection: Injection, claims: str, seconds: float) -> None:
         """Count and log the decision, and queue its Event. A line has names, never a pod's spec, and at most 1 KB."""
