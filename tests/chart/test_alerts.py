@@ -15,7 +15,8 @@ import yaml
 from tests.support import needs
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, alert_rules, find_one, render
 from tests.support.paths import DOCS
-from webhook.placement.reasons import GUARD_REASONS, Subject
+from webhook.placement.guard.feasibility import GUARD_REASONS
+from webhook.placement.reasons import Subject
 from webhook.serving.telemetry.metrics import possible_labels
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane

@@ -149,9 +149,12 @@ class OnePass(threading.Event):
         return True
 
 
-def test_a_replica_that_stops_gives_up_the_lease(server: ApiServer, clock: FakeClock) -> None:
+def test_after_the_leader_stops_another_replica_leads_15_seconds_later(server: ApiServer, clock: FakeClock) -> None:
     first, second = replica(server, clock), replica(server, clock)
     first.run(OnePass())
+    second.step()
+    assert not second.leads()
+    clock.now += LEASE_DURATION
     assert not first.leads()
     second.step()
     assert second.leads()

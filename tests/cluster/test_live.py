@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from time import monotonic
@@ -36,7 +35,7 @@ from tests.support.fake_clock import FakeClock
 from webhook.catalog.kinds import read_pod
 from webhook.catalog.reservations import MAX_RESERVATIONS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.live_catalog import CHECK_SECONDS, STALE_SECONDS, Live
+from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
 from webhook.placement.reasons import Decision, Outcome, Reason
@@ -209,7 +208,6 @@ def test_a_cache_that_hears_nothing_for_five_minutes_is_stale(server: ApiServer)
         assert (softened.outcome, softened.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
         assert f"no update of {' and '.join(kinds[number - 3 :])} for 5 minutes" in softened.message
         follow(live, server, plural)
-        clock.now += CHECK_SECONDS
     assert decision(live, vm(9)).reason is Reason.CO_SCHEDULED
 
 

@@ -96,4 +96,3 @@ def test_an_observer_decides_on_every_vm_and_changes_none(
             lambda: [each for each in webhook.log() if each.get("vm") == "vm1"], 20, "the line in the log"
         )
         assert (line["reason"], line["opted_in_by"]) == ("NoShareManager", "nothing")
-        assert webhook.metric("kubevirt_scheduler_vm_pods_total") == 1

@@ -114,7 +114,7 @@ def test_a_share_manager_that_is_starting_has_not_moved() -> None:
 def test_stale_caches_release_no_pin() -> None:
     stuck = pinned_vm_pod()
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
-    store.stale = ("nodes",)
+    store.stale_resources = lambda: ("nodes",)
     assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
 
 

@@ -27,9 +27,8 @@ from tests.support.builders import (
 )
 from webhook.catalog.pod_tables import MAX_MOUNTING
 from webhook.catalog.store import Store
-from webhook.placement.objects.claims import MAX_CLAIMS
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod import MAX_CLAIMS, Manifest
 from webhook.placement.reasons import ClaimFinding, Outcome, Reason, Source
 from webhook.placement.resolve import MAX_USERS, resolve, resolve_all
 from webhook.placement.settings import OptIn, Settings

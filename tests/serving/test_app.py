@@ -14,7 +14,6 @@ from tests.support import paths
 from tests.support.builders import (
     catalog,
     claim,
-    hotplug_pod,
     node,
     request,
     settings,
@@ -30,7 +29,6 @@ from tests.support.server_process import sample
 from webhook.catalog import kinds
 from webhook.catalog.store import Store
 from webhook.cluster.backend import Backend, Cache, from_snapshot
-from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving.app import probe_port, review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT
@@ -186,18 +184,6 @@ def test_long_names_write_at_most_1_kb_into_the_log(character):
     with capture_logs() as lines:
         post(client_for(), review(pod, uid=long))
     assert len(json.dumps(lines)) < 1024
-
-
-def test_a_vm_pod_is_counted_by_what_opts_its_vm_in():
-    metrics = Metrics()
-    client = client_for(metrics=metrics)
-    opt_ins = (virt_launcher(opt_in=value) for value in ("true", None, "false"))
-    for pod in (*opt_ins, hotplug_pod(virt_launcher("a"))):
-        post(client, review(pod))
-    post(client, review(dryRun=True))
-    post(client, json.loads(AVOIDING.read_bytes()))
-    found = {by: count(metrics, f'vm_pods_total{{action="inject",opted_in_by="{by}"}}') for by in OptedInBy}
-    assert found == dict.fromkeys(OptedInBy, 0) | {OptedInBy.ANNOTATION: 1, OptedInBy.NOTHING: 2}
 
 
 # A catalog that has not synced

@@ -15,17 +15,9 @@ from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instanc
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
-from webhook.placement.objects import facts
+from webhook.placement.objects import facts, kubevirt
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
-from webhook.placement.objects.kubevirt import (
-    PROVISIONING_ANNOTATION,
-    STATE_CLAIM_LABEL,
-    controller_of,
-    is_migration_target,
-    is_virt_launcher,
-    run_strategy,
-)
 from webhook.placement.objects.longhorn import READ_SETTINGS, share_manager_limits
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
@@ -74,7 +66,7 @@ def read_claim(item: JsonObject) -> facts.Claim:
         name,
         _limited_name(text(item, "spec", "volumeName")),
         shared,
-        persistent_state=bool(mapping(item, "metadata", "labels").get(STATE_CLAIM_LABEL)),
+        persistent_state=bool(mapping(item, "metadata", "labels").get(kubevirt.STATE_CLAIM_LABEL)),
         read_only_many="ReadOnlyMany" in modes and not shared,
         block=text(item, "spec", "volumeMode") == "Block",
         storage_class=text(item, "spec", "storageClassName"),
@@ -92,7 +84,7 @@ def _size(claim: JsonObject) -> int:
 
 
 _CLAIM = object_of(
-    metadata=metadata_of(labels=map_of(STATE_CLAIM_LABEL)),
+    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL)),
     spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
     status=map_of("phase"),
 )
@@ -185,7 +177,7 @@ def read_csi_node(item: JsonObject) -> facts.CSINode:
 
 
 _CSI_NODE = object_of(spec=map_of(drivers=list_of("name", allocatable=map_of("count"))))
-# Without the right, which an older ClusterRole lacks, no claim counts as limited.
+# Without the right, no claim counts as limited.
 CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, required=False)
 
 
@@ -228,9 +220,10 @@ def read_pod(item: JsonObject) -> Pod | None:
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
     namespace, name = key_of(item)
-    found, pin = pod_facts(Manifest(item, namespace), name, node), read_pin(item)
-    starts_vm = is_virt_launcher(item) and not is_migration_target(item)
-    undecided = starts_vm and not {PROVISIONING_ANNOTATION, DECISION} & mapping(item, "metadata", "annotations").keys()
+    manifest = Manifest(item, namespace)
+    found, pin = pod_facts(manifest, name, node), read_pin(item)
+    starts_vm = manifest.is_virt_launcher and not manifest.is_migration_target
+    undecided = starts_vm and not {kubevirt.PROVISIONING_ANNOTATION, DECISION} & manifest.annotations.keys()
     marked = pin or undecided
     return structs.replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
@@ -273,7 +266,7 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
         true, false, claims, hotpluggable = NO_STRINGS, NO_STRINGS, (), ()
     return facts.VirtualMachine(
         *key_of(item),
-        strategy=_limited_name(run_strategy(item)),
+        strategy=_limited_name(kubevirt.run_strategy(item)),
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=true,
         false_annotations=false,
@@ -292,13 +285,13 @@ _VM = object_of(
     ),
     status=map_of("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
 )
-# A missing right (an older ClusterRole) must not stop the decisions.
+# Without the right, the webhook decides, but releases no pin.
 VIRTUAL_MACHINES = Kind(KUBEVIRT, "VirtualMachine", _VM, facts.VirtualMachine, read_virtual_machine, required=False)
 
 
 def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
-    owner, uid = controller_of(item), text(item, "metadata", "uid")
+    owner, uid = kubevirt.controller_of(item), text(item, "metadata", "uid")
     return facts.VirtualMachineInstance(
         *key_of(item), uid, *(_limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
     )
@@ -313,8 +306,7 @@ _VMI = object_of(
 VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", _VMI, facts.VirtualMachineInstance, read_vmi, metadata_only=True)
 
 
-# What opts in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
-# the annotation are still placed.
+# What opts in VMs, if the setting says so. Without these rights, the annotation still does.
 
 
 def read_namespace(item: JsonObject) -> facts.Namespace:

@@ -178,13 +178,9 @@ class PlacedPods(Table[Pod]):
             return total
         return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
 
-    def nominated(self, node: str) -> Collection[Pod]:
-        """List the unbound pods for which the scheduler has nominated this node."""
-        return [pod for pod in self.indexed("unbound", node) if pod.nominated]
-
-    def has_unbound(self, node: str, excluding: Key) -> bool:
-        """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
-        return any(pod.key != excluding for pod in self.indexed("unbound", node))
+    def unbound(self, node: str) -> Collection[Pod]:
+        """List the pods that are pinned or nominated to a node, but not bound yet."""
+        return self.indexed("unbound", node)
 
 
 class Pods(PlacedPods):

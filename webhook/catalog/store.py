@@ -12,20 +12,8 @@ from webhook.catalog.releases import Owner, Releases
 from webhook.catalog.reservations import Reservations
 from webhook.catalog.tables import Nodes, Table, VirtualMachineInstances, Volumes
 from webhook.fleet.release import Loss
-from webhook.placement.objects.facts import (
-    Claim,
-    CSINode,
-    Fact,
-    Key,
-    Namespace,
-    Node,
-    Pod,
-    ShareManager,
-    StorageClass,
-    VirtualMachine,
-    VirtualMachineInstance,
-    Volume,
-)
+from webhook.placement.objects import facts
+from webhook.placement.objects.facts import Fact, Key, Node, Pod, VirtualMachineInstance
 from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import Selector
 
@@ -48,35 +36,35 @@ class Store:
     """
 
     def __init__(
-        self, facts: Iterable[Fact] = (), clock: Callable[[], float] = lambda: 0.0, taken_at: datetime | None = None
+        self, stored: Iterable[Fact] = (), clock: Callable[[], float] = lambda: 0.0, taken_at: datetime | None = None
     ) -> None:
-        self.claims, self.volumes, self.share_managers = Table[Claim](), Volumes(), Table[ShareManager]()
-        self.nodes, self.csi_nodes, self.pods = Nodes(), Table[CSINode](), Pods()
-        self.virtual_machines, self.vmis = Table[VirtualMachine](), VirtualMachineInstances()
-        self.namespaces, self.storage_classes = Table[Namespace](), Table[StorageClass]()
+        self.claims, self.volumes, self.share_managers = Table[facts.Claim](), Volumes(), Table[facts.ShareManager]()
+        self.nodes, self.csi_nodes, self.pods = Nodes(), Table[facts.CSINode](), Pods()
+        self.virtual_machines, self.vmis = Table[facts.VirtualMachine](), VirtualMachineInstances()
+        self.namespaces, self.storage_classes = Table[facts.Namespace](), Table[facts.StorageClass]()
         self._tables: dict[type[Fact], Table[Any]] = {
-            Claim: self.claims,
-            Volume: self.volumes,
-            ShareManager: self.share_managers,
-            Node: self.nodes,
-            CSINode: self.csi_nodes,
-            Pod: self.pods,
-            VirtualMachine: self.virtual_machines,
-            VirtualMachineInstance: self.vmis,
-            Namespace: self.namespaces,
-            StorageClass: self.storage_classes,
+            facts.Claim: self.claims,
+            facts.Volume: self.volumes,
+            facts.ShareManager: self.share_managers,
+            facts.Node: self.nodes,
+            facts.CSINode: self.csi_nodes,
+            facts.Pod: self.pods,
+            facts.VirtualMachine: self.virtual_machines,
+            facts.VirtualMachineInstance: self.vmis,
+            facts.Namespace: self.namespaces,
+            facts.StorageClass: self.storage_classes,
         }
         # What a change of an object of these kinds changes besides its table.
         self._consequences: dict[type[Fact], Callable[[Any, Any], None]] = {
-            Node: self._change_node,
-            Pod: self._change_pod,
-            VirtualMachineInstance: self._change_vmi,
+            facts.Node: self._change_node,
+            facts.Pod: self._change_pod,
+            facts.VirtualMachineInstance: self._change_vmi,
         }
         # The queries that one table answers.
         self.claim, self.share_manager = self.claims.find, self.share_managers.find
         self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
         self.node, self.is_reported, self.csi_node = self.nodes.named, self.nodes.report, self.csi_nodes.named
-        self.nodes_with_hostname, self.nominated_pods = self.nodes.with_hostname, self.pods.nominated
+        self.nodes_with_hostname = self.nodes.with_hostname
         self.share_manager_pods, self.mounting_pods = self.pods.serving, self.pods.mounting
         self.other_mounting_pods = self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
@@ -85,12 +73,12 @@ class Store:
         self.releases = Releases(clock)
         self.reservations = Reservations(clock)
         self.pins = Pins(clock, self.vmis, self.nodes, self.reservations.end)
-        self.stale: tuple[str, ...] = ()
+        self.stale_resources: Callable[[], Collection[str]] = tuple
         # When a snapshot was taken or a command read the cluster. None for the webhook: its pods count from when a
         # watch shows them.
         self.taken_at = taken_at
         self._clock = clock
-        for fact in facts:
+        for fact in stored:
             self.put(fact)
 
     def apply(self, kind: type[Fact], key: Key, fact: Fact | None) -> None:
@@ -149,7 +137,7 @@ class Store:
         """Return the table of one kind."""
         return self._tables[kind]
 
-    def replace(self, kind: type[Fact], facts: Iterable[Fact], lock: AbstractContextManager[Any]) -> None:
+    def replace(self, kind: type[Fact], stored: Iterable[Fact], lock: AbstractContextManager[Any]) -> None:
         """Replace all facts of one kind. A pod also removes its reservation.
 
         Readers hold the `lock`. It is free while a table is filled or cleared: with 50,000 pods, each takes half a
@@ -157,7 +145,7 @@ class Store:
         """
         table = self._tables[kind]
         other = type(table)()
-        for fact in facts:
+        for fact in stored:
             other.put(fact)
         with lock:
             table.exchange(other)  # which has the old facts then
@@ -172,20 +160,12 @@ class Store:
         for key in list(other):
             other.remove(key)
 
-    def has_nodes(self) -> bool:
-        """Return whether any node is known."""
-        return len(self.nodes) > 0
-
-    def expects_pods(self, node: str, excluding: Key) -> bool:
-        """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""
-        return any(table.has_unbound(node, excluding) for table in self._placed_pods())
+    def unbound_pods(self, node: str) -> Iterable[Pod]:
+        """List the pods that are pinned or nominated to a node, but not bound yet."""
+        return chain(*(table.unbound(node) for table in self._placed_pods()))
 
     def _placed_pods(self) -> tuple[PlacedPods, ...]:
         return self.pods, self.pins.counting(), self.reservations
-
-    def stale_resources(self) -> Collection[str]:
-        """List the resources without an update for 5 minutes."""
-        return self.stale
 
     def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
         """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""

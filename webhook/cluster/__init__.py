@@ -3,6 +3,4 @@
 Read `live_catalog` first: it decides from a `catalog` that one `reflector` per kind keeps up to date, through `client`.
 `events` writes Events to the API server. `releaser` deletes pods whose pin can't hold, in the replica that
 `election` elects.
-
-Only this room imports `kubernetes`. It may import `catalog`, `fleet` and `placement`.
 """

@@ -106,7 +106,7 @@ class LiveBackend:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop all threads. The recorder writes queued Events for one more second, while the Lease is given up."""
+        """Stop all threads. The recorder writes queued Events for one more second."""
         self._stop.set()
         end = time.monotonic() + SHUTDOWN_TIMEOUT + POLL_INTERVAL
         for thread in self._threads:

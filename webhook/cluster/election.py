@@ -16,7 +16,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, text
 # Seconds, as in client-go. The others wait for LEASE_DURATION after they saw a renewal. The leader stops after
 # RENEW_DEADLINE, so that a request that it has just sent ends before another replica leads.
 LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL = 15, 10.0, 2.0
-REQUEST_TIMEOUT, FAREWELL_TIMEOUT = 3.0, 1.0  # seconds
+REQUEST_TIMEOUT = 3.0  # seconds
 
 log = logging.getLogger("webhook.election")
 
@@ -35,7 +35,6 @@ class Election:
         self.identity = f"{os.uname().nodename}_{uuid4()}"
         self._cluster, self._clock = cluster, clock
         self._leads_until = float("-inf")
-        self._lease: JsonObject = {}
         self._observed: Any = None
         self._observed_at = float("-inf")
         self._last_error = ""
@@ -45,11 +44,10 @@ class Election:
         return self._clock() < self._leads_until
 
     def run(self, stop: threading.Event) -> None:
-        """Take part in the election until `stop` is set, then give up the Lease."""
+        """Take part in the election until `stop` is set. Another replica leads LEASE_DURATION later."""
         while not stop.is_set():
             self.step()
             stop.wait(RETRY_INTERVAL)
-        self.resign()
 
     def step(self) -> None:
         """Renew the Lease, or acquire it if nobody holds it. Never raises."""
@@ -70,17 +68,6 @@ class Election:
                 "became leader" if self.leads() else "stopped leading", extra={"lease": self._path.rpartition("/")[2]}
             )
 
-    def resign(self) -> None:
-        """Give up the Lease, so that another replica leads without a wait. Never raises."""
-        if not self.leads():
-            return
-        self._leads_until = float("-inf")
-        spec = mapping(self._lease, "spec") | {"holderIdentity": "", "leaseDurationSeconds": 1}
-        try:
-            self._cluster.send("PUT", self._path, self._lease | {"spec": spec}, FAREWELL_TIMEOUT)
-        except ClusterError as error:
-            log.info("lease not released", extra={"code": error.code, "error": str(error)})
-
     def _try_to_lead(self) -> None:
         started = self._clock()
         lease = self._cluster.get(self._path, REQUEST_TIMEOUT)
@@ -93,7 +80,7 @@ class Election:
         if holder not in ("", self.identity) and self._clock() < self._observed_at + LEASE_DURATION:
             self._leads_until = float("-inf")
             return
-        self._lease = self._cluster.send("PUT", self._path, lease | {"spec": self._renewed(spec)}, REQUEST_TIMEOUT)
+        self._cluster.send("PUT", self._path, lease | {"spec": self._renewed(spec)}, REQUEST_TIMEOUT)
         self._leads_until = started + RENEW_DEADLINE
 
     def _renewed(self, spec: JsonObject) -> JsonObject:

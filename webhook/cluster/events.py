@@ -141,25 +141,22 @@ class EventRecorder:
                 if stop.is_set() or not self.step():
                     break
         end = self._clock() + SHUTDOWN_TIMEOUT
-        while (left := end - self._clock()) > 0 and self.step(min(left, WRITE_TIMEOUT), limited=False):
+        while self._clock() < end and self.step():
             pass
         if unwritten := sum(pending.times for pending in self._queue.values()):
             self._drop("failed", unwritten)
             log.warning("events dropped at shutdown", extra={"resource": "events", "number": unwritten})
 
-    def step(self, deadline: float = WRITE_TIMEOUT, *, limited: bool = True) -> bool:
-        """Write one event. Return False if there was nothing to write yet.
-
-        If not `limited`, at shutdown, writes are not limited per second.
-        """
+    def step(self) -> bool:
+        """Write one event. Return False if there was nothing to write yet."""
         with self._lock:
-            if not self._queue or (limited and not self._bucket.take()):
+            if not self._queue or not self._bucket.take():
                 return False
             topic = next(iter(self._queue))
             pending = self._queue.pop(topic)
         try:
             event = build_event(topic[0], pending.decision, self._instance, pending.at, pending.times)
-            self._send("POST", f"/api/v1/namespaces/{topic[0].namespace}/events", event, deadline)
+            self._send("POST", f"/api/v1/namespaces/{topic[0].namespace}/events", event, WRITE_TIMEOUT)
         except ClusterError as error:
             self._drop("failed", pending.times)
             # Log each error once. The text of a 403 names the missing right and the service account.

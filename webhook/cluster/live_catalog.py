@@ -24,7 +24,6 @@ from webhook.placement.reasons import Decision, Outcome
 from webhook.placement.settings import Action, Settings
 
 STALE_SECONDS = STALE_MINUTES * 60.0
-CHECK_SECONDS = 1.0  # between two looks for stale kinds
 # If one of these kinds is stale, the pod may be pinned to the node of an earlier share-manager, or to a full node.
 GUARDING = (Claim, Volume, ShareManager, Node, Pod, VirtualMachineInstance)
 
@@ -45,7 +44,7 @@ class Live:
         ]
         self._guarding = [each for each in self.reflectors if each.kind.fact in GUARDING]
         self._is_synced = False
-        self._checked_at = float("-inf")  # when a decision last looked for stale kinds
+        self.store.stale_resources = self._stale_kinds
 
     def start(self, stop: threading.Event) -> None:
         """Start one reflector thread per kind. The threads end when `stop` is set."""
@@ -62,7 +61,6 @@ class Live:
     def query(self, question: Callable[[Store], T]) -> T:
         """Query the store while no other thread changes it. The query must be short: decisions wait for it."""
         with self._lock:
-            self._find_stale_kinds()
             return question(self.store)
 
     def catalog(self) -> Catalog:
@@ -77,7 +75,6 @@ class Live:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
         vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
         with self._lock:
-            self._find_stale_kinds()
             # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
             withdrawn = reservations.withdraw(vm)
             injection = inject(request, store, self._settings)
@@ -108,16 +105,10 @@ class Live:
                     return True
         return False
 
-    def _find_stale_kinds(self) -> None:
-        now = self._clock()
-        if now - self._checked_at < CHECK_SECONDS:
-            return
-        self._checked_at = now
-        self.store.stale = tuple(
-            reflector.kind.plural
-            for reflector in self._guarding
-            if reflector.health.last_contact is not None and now - reflector.health.last_contact > STALE_SECONDS
-        )
+    def _stale_kinds(self) -> list[str]:
+        since = self._clock() - STALE_SECONDS
+        contacts = [(each.kind.plural, each.health.last_contact) for each in self._guarding]
+        return [plural for plural, contact in contacts if contact is not None and contact < since]
 
 
 class _LockedCatalog(CatalogProxy):

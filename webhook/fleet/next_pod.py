@@ -19,7 +19,6 @@ from webhook.fleet.vm_pod_template import (
 )
 from webhook.placement.affinity import without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
@@ -34,6 +33,7 @@ from webhook.placement.objects.kubevirt import (
     is_migration_target,
     vmi_uid,
 )
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.selectors import REQUIRED
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings

@@ -11,11 +11,11 @@ from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, has_node, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
+from webhook.placement.guard.feasibility import CHECKS, GUARD_REASONS, FailedCheck, first_failed_check
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.reasons import GUARD_REASONS, Mode, Reason
+from webhook.placement.reasons import Mode, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose
 

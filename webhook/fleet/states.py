@@ -13,9 +13,8 @@ from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volumes import VolumeUser, other_users
-from webhook.placement.affinity import CO_SCHEDULED_NODE
+from webhook.placement.affinity import CO_SCHEDULED_NODE, recorded_reason
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import recorded_reason
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import inject
@@ -330,7 +329,7 @@ def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catal
     if node := next((node for node in others if admits(node, pod, catalog)), None):
         return f"{node.name}, where the VM may start"
     apart = claim.limits and not any(admits(node, pod, catalog) for node in nodes)
-    return "any node that can run the VM" if apart and catalog.has_nodes() else ""
+    return "any node that can run the VM" if apart and catalog.all_nodes() else ""
 
 
 def admits(node: Node, pod: Manifest, catalog: Catalog) -> bool:

@@ -3,6 +3,4 @@
 Read `injector` first: it calls the other modules in the order of the decision. `catalog` declares the queries on the
 cluster, `reasons` the result, and `wording` the sentences that operators read. `objects` reads Kubernetes objects, and
 `guard` checks that the node can run the pod.
-
-The modules import no clock, environment, logger, thread, socket or client, and no other package of the project.
 """

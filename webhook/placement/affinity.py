@@ -18,6 +18,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHT = 100  # the API's maximum, so that no preference of the user outweighs the storage
 # Required terms of a pod that is pinned; KubeVirt writes one to three. To pin 999 took 34 ms, and 196 KB of patch.
 MAX_TERMS = 64
+_REASONS = frozenset(Reason)
 
 
 def _node_field(node: str, operator: str = "In") -> JsonObject:
@@ -155,9 +156,10 @@ def has_too_many_terms(required: Any) -> bool:
     return len(mappings(required, "nodeSelectorTerms")) > MAX_TERMS
 
 
-def records_success(annotations: JsonObject) -> bool:
-    """Return whether the annotations of a pod say that the webhook placed it on the node of its share-manager."""
-    return text(annotations, DECISION).startswith(Reason.CO_SCHEDULED)
+def recorded_reason(pod: JsonObject) -> Reason | None:
+    """Return the reason that the webhook recorded on a pod, None if there is none."""
+    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
+    return Reason(word) if word in _REASONS else None
 
 
 def unpinnable_part(pod: JsonObject, node: str) -> str:
@@ -168,8 +170,8 @@ def unpinnable_part(pod: JsonObject, node: str) -> str:
     required = mapping(pod, "spec", "affinity", "nodeAffinity").get(REQUIRED)
     if has_too_many_terms(required):
         return f"more than {MAX_TERMS} terms"
-    annotations = mapping(pod, "metadata", "annotations")
-    if annotations.get(CO_SCHEDULED_NODE) == node and records_success(annotations):
+    annotated = text(pod, "metadata", "annotations", CO_SCHEDULED_NODE)
+    if annotated == node and recorded_reason(pod) is Reason.CO_SCHEDULED:
         return ""  # another webhook has changed a pod that was pinned before
     fields = (field for term in mappings(required, "nodeSelectorTerms") for field in mappings(term, "matchFields"))
     return "matchFields, which name a node" if any(field.get("operator") == "In" for field in fields) else ""

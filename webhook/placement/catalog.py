@@ -6,18 +6,8 @@ A store answers the queries. The store mirrors the live cluster, or is filled on
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from webhook.placement.objects.facts import (
-    Claim,
-    CSINode,
-    Key,
-    Namespace,
-    Node,
-    Pod,
-    ShareManager,
-    StorageClass,
-    VirtualMachine,
-    Volume,
-)
+from webhook.placement.objects import facts
+from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 P = ParamSpec("P")
@@ -27,16 +17,16 @@ T = TypeVar("T")
 class Catalog(Protocol):
     """The queries on the cluster. A missing object is None or absent, never an error."""
 
-    def claim(self, namespace: str, name: str) -> Claim | None:
+    def claim(self, namespace: str, name: str) -> facts.Claim | None:
         """Find a claim."""
 
-    def volume(self, name: str) -> Volume | None:
+    def volume(self, name: str) -> facts.Volume | None:
         """Find a PV by its own name."""
 
-    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+    def volumes_by_handle(self, handle: str) -> Collection[facts.Volume]:
         """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
 
-    def share_manager(self, namespace: str, name: str) -> ShareManager | None:
+    def share_manager(self, namespace: str, name: str) -> facts.ShareManager | None:
         """Find a ShareManager, which has the name of its Longhorn volume."""
 
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
@@ -51,23 +41,20 @@ class Catalog(Protocol):
         Of a claim that very many pods mount, only the first ones count.
         """
 
-    def storage_class(self, name: str) -> StorageClass | None:
+    def storage_class(self, name: str) -> facts.StorageClass | None:
         """Find a StorageClass."""
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: str) -> facts.Node | None:
         """Find a node."""
 
-    def all_nodes(self) -> Collection[Node]:
+    def all_nodes(self) -> Collection[facts.Node]:
         """List the nodes."""
 
-    def nodes_with_hostname(self, hostname: str) -> Collection[Node]:
+    def nodes_with_hostname(self, hostname: str) -> Collection[facts.Node]:
         """List the nodes whose label `kubernetes.io/hostname` has this value."""
 
-    def csi_node(self, name: str) -> CSINode | None:
+    def csi_node(self, name: str) -> facts.CSINode | None:
         """Find the CSI drivers on a node."""
-
-    def has_nodes(self) -> bool:
-        """Return whether the catalog contains any node."""
 
     def is_reported(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
@@ -75,17 +62,14 @@ class Catalog(Protocol):
     def released_nodes(self, namespace: str, vm: str) -> Collection[str]:
         """List the node of each unschedulable pinned pod of a VM that was deleted within the last hour."""
 
-    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
+    def virtual_machine(self, namespace: str, name: str) -> facts.VirtualMachine | None:
         """Find a VM."""
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
 
-    def nominated_pods(self, node: str) -> Collection[Pod]:
-        """List the unbound pods for which the scheduler has nominated `node`."""
-
-    def expects_pods(self, node: str, excluding: Key) -> bool:
-        """Return whether a pod other than `excluding` is pinned or nominated to `node`, but not bound yet."""
+    def unbound_pods(self, node: str) -> Iterable[Pod]:
+        """List the pods that are pinned or nominated to `node`, but not bound yet."""
 
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes: for example "nodes"."""
@@ -104,10 +88,10 @@ class Catalog(Protocol):
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
 
-    def namespace(self, name: str) -> Namespace | None:
+    def namespace(self, name: str) -> facts.Namespace | None:
         """Find a namespace."""
 
-    def all_namespaces(self) -> Collection[Namespace]:
+    def all_namespaces(self) -> Collection[facts.Namespace]:
         """List the namespaces."""
 
 
@@ -147,13 +131,11 @@ class CatalogProxy:
     all_nodes = _asked(Catalog.all_nodes)
     nodes_with_hostname = _asked(Catalog.nodes_with_hostname)
     csi_node = _asked(Catalog.csi_node)
-    has_nodes = _asked(Catalog.has_nodes)
     is_reported = _asked(Catalog.is_reported)
     released_nodes = _asked(Catalog.released_nodes)
     virtual_machine = _asked(Catalog.virtual_machine)
     requested = _asked(Catalog.requested)
-    nominated_pods = _asked(Catalog.nominated_pods)
-    expects_pods = _asked(Catalog.expects_pods)
+    unbound_pods = _asked(Catalog.unbound_pods)
     stale_resources = _asked(Catalog.stale_resources)
     placed_pods = _asked(Catalog.placed_pods)
     repelling_terms = _asked(Catalog.repelling_terms)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, records_success
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, recorded_reason
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import LONGHORN_ACCOUNT, VOLUME_LABEL, is_share_manager
@@ -14,7 +14,6 @@ from webhook.placement.settings import MigrationTargets, Settings, service_accou
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}
-_REASONS = frozenset(Reason)
 
 
 def is_pod_creation(request: JsonObject) -> bool:
@@ -77,19 +76,13 @@ def is_injected(manifest: Manifest, settings: Settings) -> bool:
         return True
     # If the webhook pinned this pod, another webhook may have removed the pin or added a term without it. So pin again.
     # Otherwise, a pin is the user's own.
-    pinned = records_success(annotations) or DECISION not in annotations
+    pinned = recorded_reason(pod) is Reason.CO_SCHEDULED or DECISION not in annotations
     return not pinned or mode_of(annotations, settings)[0] is Mode.PREFERRED or bool(pinned_node(pod))
-
-
-def recorded_reason(pod: JsonObject) -> Reason | None:
-    """Return the reason that the webhook recorded on a pod, None if there is none."""
-    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
-    return Reason(word) if word in _REASONS else None
 
 
 def pinned_by_webhook(pod: JsonObject) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
-    return pinned_node(pod) if records_success(mapping(pod, "metadata", "annotations")) else ""
+    return pinned_node(pod) if recorded_reason(pod) is Reason.CO_SCHEDULED else ""
 
 
 def preferred_by_webhook(pod: JsonObject) -> str:

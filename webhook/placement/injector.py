@@ -3,35 +3,16 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.placement import resolve, votes, wording
+from webhook.placement import eligibility, resolve, votes, wording
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import (
-    RULES,
-    STEERING_RULES,
-    ineligible_reason,
-    is_gated,
-    is_pod_creation,
-    is_share_manager_pod,
-    mode_of,
-    namespace_of,
-    pinned_by_webhook,
-    username,
-)
+from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
-from webhook.placement.guard.feasibility import (
-    CHECKS,
-    UNSEEN,
-    FailedCheck,
-    checks_in_force,
-    contest,
-    first_failed_check,
-)
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.guard.feasibility import FailedCheck
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
-from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest, mounted_claims
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -87,20 +68,20 @@ def failed(error: Exception, settings: Settings) -> Injection:
 def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Decision:
     """Decide which node the pod should run on, and why. Fills the `trace`."""
     trace = trace or Trace()
-    if not is_pod_creation(request):
+    if not eligibility.is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
-    pod, namespace = request["object"], namespace_of(request)
-    manifest = Manifest(pod, namespace, username(request))
-    steered = is_share_manager_pod(pod, namespace, settings)
-    rules = STEERING_RULES if steered else RULES
+    pod, namespace = request["object"], eligibility.namespace_of(request)
+    manifest = Manifest(pod, namespace, eligibility.username(request))
+    steered = eligibility.is_share_manager_pod(pod, namespace, settings)
+    rules = eligibility.STEERING_RULES if steered else eligibility.RULES
     by = opted_in_by(manifest, catalog, settings) if manifest.is_virt_launcher and not steered else OptedInBy.NOTHING
-    broken = ineligible_reason(manifest, by, settings, rules)
+    broken = eligibility.ineligible_reason(manifest, by, settings, rules)
     trace.rules, trace.opted_in_by, trace.broken = rules, by, broken
     if steered:
         if broken or catalog is None:
             return unchanged(broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return _place_share_manager(manifest, catalog, settings, trace)
-    mode = mode_of(manifest.annotations, settings)[0]
+    mode = eligibility.mode_of(manifest.annotations, settings)[0]
     if broken is Reason.ALREADY_INJECTED and catalog is not None:
         decision = _check_pin_again(manifest, mode, catalog, settings, trace)
     elif broken or catalog is None:
@@ -116,13 +97,13 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
     """
-    node = pinned_by_webhook(manifest.pod)
+    node = eligibility.pinned_by_webhook(manifest.pod)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     candidate = Candidate(manifest, node, catalog, releases=releases_pins(settings))
-    checks = CHECKS if settings.node_guard else ()
+    checks = feasibility.CHECKS if settings.node_guard else ()
     trace.candidates, trace.checks = [candidate], checks
-    obstacle = first_failed_check(candidate, checks)
+    obstacle = feasibility.first_failed_check(candidate, checks)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
@@ -193,16 +174,16 @@ def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
 ) -> Decision:
     """Pin a pod to the chosen node, or only prefer the node, or prefer others if pinned pods need the node."""
     required = mode is Mode.REQUIRED
-    checks = checks_in_force(required=required, certain=choice.certain, node_guard=settings.node_guard)
-    obstacle = first_failed_check(candidate, checks)
-    contested = contest(candidate) if settings.node_guard and (obstacle or not required) else None
+    checks = feasibility.checks_in_force(required=required, certain=choice.certain, node_guard=settings.node_guard)
+    obstacle = feasibility.first_failed_check(candidate, checks)
+    contested = feasibility.contest(candidate) if settings.node_guard and (obstacle or not required) else None
     trace.checks = checks
     trace.contested = contested.detail if contested else ""
     avoids = False
     if problem := obstacle or contested:
         reason = problem.reason
         no_node = reason is Reason.NODE_NOT_FOUND
-        repelled = contested or (settings.node_guard and first_failed_check(candidate, UNSEEN))
+        repelled = contested or (settings.node_guard and feasibility.first_failed_check(candidate, feasibility.UNSEEN))
         avoids = bool(repelled) and not no_node
         outcome = Outcome.UNCHANGED if avoids or no_node else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, avoids=avoids, contested=bool(contested))
@@ -222,7 +203,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if decision.outcome is Outcome.PINNED:
         return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not may_fit or is_gated(candidate.manifest.pod) or not candidate.fits():
+    if not may_fit or eligibility.is_gated(candidate.manifest.pod) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
@@ -248,12 +229,12 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
     candidates = list[Candidate]()
-    checks = CHECKS if settings.node_guard else ()
+    checks = feasibility.CHECKS if settings.node_guard else ()
     trace.candidates, trace.checks = candidates, checks
     comparisons = Comparisons()  # for all nodes together
     for node in nodes:
         candidates.append(Candidate(manifest, node, catalog, comparisons=comparisons))
-        obstacles[node] = first_failed_check(candidates[-1], checks)
+        obstacles[node] = feasibility.first_failed_check(candidates[-1], checks)
         if obstacles[node] is None:
             break
     else:
@@ -279,4 +260,4 @@ def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[
     annotations = mapping(pod, "metadata", "annotations")
     named = text(annotations, DECIDING_CLAIM_ANNOTATION)
     unknown_claim = named if named and named not in mounted_claims(mapping(pod, "spec")) else ""
-    return wording.warnings(decision, mode_of(annotations, settings)[1], unknown_claim)
+    return wording.warnings(decision, eligibility.mode_of(annotations, settings)[1], unknown_claim)

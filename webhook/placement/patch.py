@@ -100,11 +100,7 @@ _Change = tuple[str, Outcome, bool, str, tuple[Selector, ...]]
 
 @lru_cache(maxsize=1024)
 def _cached_patch_of_spec(encoded: bytes, change: _Change) -> Sequence[Operation]:
-    """Return the operations of a change, from a cache of verified patches.
-
-    Many pods need the same patch: KubeVirt gives all its VMs the same few affinities, and a cluster has a
-    limited number of nodes.
-    """
+    """Return the operations of a change, verified once: KubeVirt gives all its VMs the same few affinities."""
     return _patch_of_spec(msgspec.json.decode(encoded), change)
 
 

@@ -118,17 +118,6 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-CLAIM_REASONS = frozenset(
-    {
-        Reason.CLAIM_NOT_FOUND,
-        Reason.CLAIM_NOT_RWX,
-        Reason.CLAIM_NOT_BOUND,
-        Reason.NOT_LONGHORN,
-        Reason.NO_SHARE_MANAGER_EVER,
-        Reason.SHARE_MANAGER_STARTING,
-        Reason.NO_SHARE_MANAGER,
-    }
-)
 # The conditions on a node that don't depend on its other pods.
 NODE_REASONS = (
     Reason.NODE_NOT_FOUND,
@@ -138,16 +127,6 @@ NODE_REASONS = (
     Reason.NODE_MISMATCH,
     Reason.VOLUME_MISMATCH,
 )
-GUARD_REASONS = (
-    Reason.CACHE_STALE,
-    *NODE_REASONS,
-    Reason.NODE_FULL,
-    Reason.POD_AFFINITY,
-    Reason.RELEASED,
-    Reason.START_FAILED,
-    Reason.UNJUDGED,
-)
-
 BEING_REPLACED = "is being replaced"  # a share-manager: Longhorn passes the state `error` in each replacement
 
 # No share-manager ever serves such a claim, so the VM may run anywhere.

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, is_bound
 from webhook.placement.objects.facts import Claim, Key, ShareManager, Volume
 from webhook.placement.objects.fields import text
-from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, Manifest
 from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
 from webhook.placement.voting_consumers import claims_of, consumers_of, kind_of, ranked_nodes
@@ -37,9 +36,8 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
 ) -> tuple[ClaimFinding, ...]:
     """Follow each claim of a VMI, in the given order. `vmi` is its UID, `named` the claim that its annotation names.
 
-    A disk that no share-manager serves yet has no node because it will follow the VM. So a claim of a lower rank must
-    not decide in its place: all VMs that share one ISO would start on the ISO's node. For the same reason, claims of
-    the last rank decide only for a VM that its own annotation opts in: all VMs of a pool would start on one node.
+    A disk that no share-manager serves yet will follow the VM, so a claim of a lower rank must not decide in its place.
+    Claims of the last rank decide only for a VM that its own annotation opts in (docs/decisions/0032).
     """
     found = (resolve(name, namespace, catalog, settings) for name in names)
     findings, inherits = tuple(_with_interim_nodes(found, catalog, settings)), by in _INHERITED
@@ -67,9 +65,9 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     claim = catalog.claim(namespace, name)
     if claim is None:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND)
-    volume = catalog.volume(claim.volume_name) if claim.volume_name else None
+    volume = catalog.volume(claim.volume_name)
     may_be_shared = claim.shared or claim.read_only_many or bool(volume and volume.share)
-    bound = is_bound(claim, volume)
+    bound = claim.is_bound(volume)
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)
@@ -156,5 +154,5 @@ def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, budget: Iterator
 def bound_volume(key: Key, catalog: Catalog) -> Volume | None:
     """Return the PV that a claim is bound to, None if that is unknown."""
     claim = catalog.claim(*key)
-    volume = catalog.volume(claim.volume_name) if claim and claim.volume_name else None
-    return volume if claim and volume and is_bound(claim, volume) else None
+    volume = catalog.volume(claim.volume_name) if claim else None
+    return volume if claim and volume and volume.names(claim) else None

@@ -72,13 +72,10 @@ def _parse_word(value: str, default: Any) -> Any:
     return words[value]
 
 
-def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not (value.isascii() and value.isdigit() and lowest <= int(value) <= highest):
-            raise ValueError(f"expected an integer from {lowest} to {highest}")
-        return int(value)
-
-    return parse
+def _parse_seconds(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and 5 <= int(value) <= 3600):
+        raise ValueError("expected an integer from 5 to 3600")
+    return int(value)
 
 
 def _is_namespace(value: str) -> bool:
@@ -153,7 +150,7 @@ class Settings:
     # whether live-migration targets prefer the node of their share-manager
     migration_targets: MigrationTargets = MigrationTargets.IGNORE
     release: bool = True  # delete pinned pods that can't be scheduled
-    release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})  # seconds until then
+    release_after: int = field(default=30, metadata={"parse": _parse_seconds})  # seconds until then
     # the new name of each scheduler to replace
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
     log_level: LogLevel = LogLevel.INFO

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
     ClaimFinding,

@@ -2,6 +2,4 @@
 
 `worker` runs the process, `app` has the routes of both ports. `http` serves connections, `review` responds to reviews,
 `telemetry` reports what the server does.
-
-Only this package imports `flask`, `gunicorn` and `httptools`. It may import `cluster` and `placement`.
 """

@@ -76,7 +76,7 @@ class Candidate:
             return []
         pod, allocatable = self.pod_facts, self.node.allocatable
         load = self.catalog.requested(self.node_name, pod.key)
-        for other in self.catalog.nominated_pods(self.node_name):
+        for other in self.catalog.unbound_pods(self.node_name):
             if other.is_ignored_for(pod):
                 load = {name: amount - other.requests.get(name, 0) for name, amount in load.items()}
         unlimited = {PODS, *self.unreported_resources} - allocatable.keys()

@@ -12,7 +12,6 @@ from webhook.placement.affinity import has_too_many_terms, matches_no_node, unpi
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
-from webhook.placement.objects.claims import is_bound
 from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.pod import Manifest
@@ -59,7 +58,7 @@ def _stale(candidate: Candidate) -> str | None:
 
 
 def _not_found(candidate: Candidate) -> str | None:
-    return NOT_FOUND if candidate.node is None and candidate.catalog.has_nodes() else None
+    return NOT_FOUND if candidate.node is None and candidate.catalog.all_nodes() else None
 
 
 def _not_ready(candidate: Candidate) -> str | None:
@@ -163,7 +162,7 @@ def _constraints(candidate: Candidate) -> Iterator[str]:
     # The scheduler's VolumeBinding may need another node for a claim, for example with WaitForFirstConsumer.
     for name in candidate.pod_facts.claims:
         claim = candidate.catalog.claim(candidate.namespace, name)
-        if claim and not is_bound(claim, candidate.catalog.volume(claim.volume_name) if claim.volume_name else None):
+        if claim and not claim.is_bound(candidate.catalog.volume(claim.volume_name)):
             yield f"claim {name}, which has no PV yet"
     found = candidate.catalog.csi_node(candidate.node_name)
     for volume in candidate.volumes:
@@ -219,7 +218,7 @@ CHECKS = (
     _STARTS,
     Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
 )
-
+GUARD_REASONS = tuple(check.reason for check in CHECKS)
 
 # The conditions of a pin that don't depend on the guard.
 _VALID_NAME = Check(
@@ -282,7 +281,7 @@ def contest(candidate: Candidate) -> FailedCheck | None:
 
     A pod that only prefers the node might be bound first. Then one of the pinned pods could never be scheduled.
     """
-    if not candidate.catalog.expects_pods(candidate.node_name, candidate.pod_facts.key):
+    if all(pod.key == candidate.pod_facts.key for pod in candidate.catalog.unbound_pods(candidate.node_name)):
         return None
     reasons = Reason.NODE_FULL, Reason.POD_AFFINITY
     return first_failed_check(candidate, [check for check in CHECKS if check.reason in reasons])

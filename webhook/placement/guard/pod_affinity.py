@@ -37,7 +37,6 @@ class InterPodAffinity:
         self.pod, self.affinity_terms, self.catalog, self.comparisons = pod, affinity_terms, catalog, comparisons
         self._unknown = self.passed_over = False
         self._oversized: Collection[str] = ()
-        self._domains: dict[tuple[str, str], str | None] = {}
         self._verdict: Verdict | None = None
 
     @property
@@ -88,12 +87,8 @@ class InterPodAffinity:
                     yield other
 
     def _domain(self, node: str, topology_key: str) -> str | None:
-        key = node, topology_key
-        if key not in self._domains:
-            found = self.catalog.node(node)
-            # An unknown node is a topology domain of its own.
-            self._domains[key] = found.labels.get(topology_key) if found else f"node {node}"
-        return self._domains[key]
+        found = self.catalog.node(node)
+        return found.labels.get(topology_key) if found else f"node {node}"  # an unknown node is a domain of its own
 
     def _same_domain(self, other: Pod, term: AffinityTerm) -> bool:
         domain = self._domain(self.pod.effective_node, term.topology_key)
@@ -144,7 +139,7 @@ class InterPodAffinity:
         return selects(term.namespace_selector, found.labels if found else {})
 
     def _unmet_affinity(self) -> str | None:
-        if not self.affinity_terms or not self.catalog.has_nodes():
+        if not self.affinity_terms or not self.catalog.all_nodes():
             return None
         terms = self.affinity_terms
         placed = [

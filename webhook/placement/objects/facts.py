@@ -4,15 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from webhook.placement.objects import kubevirt
 from webhook.placement.objects.fields import JsonObject
-from webhook.placement.objects.kubevirt import (
-    APP_LABEL,
-    CREATED_BY_LABEL,
-    HOTPLUG_POD,
-    MIGRATION_LABEL,
-    REPLICA_SET,
-    VIRT_LAUNCHER,
-)
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 Key = tuple[str, str]
@@ -50,6 +43,15 @@ class Claim(Fact, Struct, frozen=True):
     uid: str = ""
     phase: str = ""  # its status.phase
     size: int = 0  # requested capacity in bytes; 0 if unknown
+
+    def is_bound(self, volume: "Volume | None") -> bool:
+        """Return whether the claim is bound. `volume` is the PV that it names, None if that is unknown.
+
+        Namespace users write `spec.volumeName`: only the PV's claimRef, or the claim's status, shows that it is theirs.
+        """
+        if volume:
+            return volume.names(self)
+        return bool(self.volume_name) and self.phase == "Bound"
 
 
 class Volume(Fact, Struct, frozen=True):
@@ -134,7 +136,7 @@ class VirtualMachineInstance(Fact, Struct, frozen=True):
     @property
     def in_replica_set(self) -> bool:
         """Return whether a VirtualMachineInstanceReplicaSet controls the VMI, and replaces it under another name."""
-        return self.owner_kind == REPLICA_SET
+        return self.owner_kind == kubevirt.REPLICA_SET
 
 
 class PendingPin(Struct, frozen=True):
@@ -186,22 +188,22 @@ class Pod(Fact, Struct, frozen=True):
     @property
     def vmi_uid(self) -> str:
         """Return the UID of the VMI that the pod runs, or an empty string."""
-        return self.labels.get(CREATED_BY_LABEL, "")
+        return self.labels.get(kubevirt.CREATED_BY_LABEL, "")
 
     @property
     def is_virt_launcher(self) -> bool:
         """Return whether the pod runs a VM."""
-        return self.labels.get(APP_LABEL) == VIRT_LAUNCHER
+        return self.labels.get(kubevirt.APP_LABEL) == kubevirt.VIRT_LAUNCHER
 
     @property
     def belongs_to_vm(self) -> bool:
         """Return whether the pod runs a VM or mounts claims for one."""
-        return self.labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
+        return self.labels.get(kubevirt.APP_LABEL) in (kubevirt.VIRT_LAUNCHER, kubevirt.HOTPLUG_POD)
 
     @property
     def is_migration_target(self) -> bool:
         """Return whether KubeVirt created the pod as the target of a live migration."""
-        return bool(self.labels.get(MIGRATION_LABEL))
+        return bool(self.labels.get(kubevirt.MIGRATION_LABEL))
 
 
 class Namespace(Fact, Struct, frozen=True):

@@ -20,15 +20,7 @@ from webhook.placement.reasons import Decision, OptedInBy, Reason, Subject
 from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import observed, unchanged
 from webhook.serving.http.messages import Response, error_response
-from webhook.serving.review.admission_review import (
-    BadReview,
-    call_age,
-    claims_line,
-    is_oversized,
-    read_review,
-    read_uid,
-    write_review,
-)
+from webhook.serving.review import admission_review
 from webhook.serving.review.retry_budget import MARGIN, RetryBudget, Wait
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -56,14 +48,14 @@ class Reviewer:
         """
         admission: JsonObject | None = None
         try:
-            if is_oversized(body):
+            if admission_review.is_oversized(body):
                 sentence = "the review is too large for that of a VM"
                 decision = unchanged(Reason.UNJUDGED, self.settings.affinity_mode, sentence)
                 decision = replace(decision, opted_in_by=OptedInBy.UNKNOWN)
-                return self._respond(read_uid(body), Injection(decision), self.clock())
-            admission = read_review(body)
+                return self._respond(admission_review.read_uid(body), Injection(decision), self.clock())
+            admission = admission_review.read_review(body)
             return self._decide(admission, received, timeout)
-        except BadReview as error:
+        except admission_review.BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
@@ -78,7 +70,7 @@ class Reviewer:
         # In observe mode, no VM waits for the webhook.
         waits = self._waits(admission, injection.decision) if self.settings.action is Action.INJECT else ()
         for wait in waits:
-            age = call_age(admission, self.wall_clock())
+            age = admission_review.call_age(admission, self.wall_clock())
             if self.retries.may_retry(admission["uid"], wait, timeout, started, age):
                 headers = [("Retry-After", str(wait.retry_after))]
                 return error_response(HTTPStatus.SERVICE_UNAVAILABLE, wait.sentence, admission["uid"], headers)
@@ -100,8 +92,8 @@ class Reviewer:
         if dry_run and (observes or decision.reason is Reason.NOT_FROM_KUBEVIRT):
             # Nothing else shows the client that the webhook was called.
             injection = replace(injection, warnings=(observed(decision), *injection.warnings))
-        claims = claims_line(decision)
-        response = Response(HTTPStatus.OK, write_review(admission["uid"], injection, claims))
+        claims = admission_review.claims_line(decision)
+        response = Response(HTTPStatus.OK, admission_review.write_review(admission["uid"], injection, claims))
         self._record(admission, injection, claims, self.clock() - started)
         return response
 

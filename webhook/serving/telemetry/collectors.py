@@ -94,8 +94,6 @@ def certificate_metrics(certificate: ServingCertificate, controller: Certificate
     yield gauge("certificate_expiry_seconds", "Seconds until a served certificate expires.", left, "certificate")
     text = "Whether newer certificate files can't be served. /readyz?verbose gives the cause."
     yield gauge("certificate_unusable", text, bool(certificate.problem))
-    text = "Whether the TLS port requires a client certificate. Without one, it answers any client that reaches it."
-    yield gauge("client_certificates_required", text, certificate.client_ca is not None)
     if client_ca := certificate.client_ca:
         text = "Whether a newer client CA can't be used. /readyz?verbose gives the cause."
         yield gauge("client_ca_unusable", text, bool(client_ca.problem))

@@ -15,7 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from webhook import __version__
-from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, OptedInBy, Outcome, Reason, Subject
+from webhook.placement.guard.feasibility import GUARD_REASONS
+from webhook.placement.reasons import Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 
 PREFIX = "kubevirt_scheduler_"
@@ -35,8 +36,13 @@ _OF_SHARE_MANAGERS = (
     Reason.DEADLINE_EXCEEDED,
     Reason.INTERNAL_ERROR,
 )
-# Of a Pending or a running VM.
+# Only claims, Pending VMs or running VMs have these.
 _OF_NO_DECISION = (
+    Reason.CLAIM_NOT_FOUND,
+    Reason.CLAIM_NOT_RWX,
+    Reason.CLAIM_NOT_BOUND,
+    Reason.NOT_LONGHORN,
+    Reason.NO_SHARE_MANAGER_EVER,
     Reason.SHARE_MANAGER_MOVED,
     Reason.PENDING_TOO_LONG,
     Reason.NOT_SCHEDULED,
@@ -44,7 +50,6 @@ _OF_NO_DECISION = (
     Reason.SCHEDULED_ELSEWHERE,
     Reason.VOTES_CHANGED,
 )
-_OF_NO_VM = frozenset({Reason.NOT_A_POD_CREATION, Reason.NOT_VIRT_LAUNCHER, Reason.NOT_FROM_KUBEVIRT})
 Labels = tuple[Subject, Outcome, Reason, Mode]
 
 
@@ -54,11 +59,7 @@ def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
         return Outcome.PINNED, Outcome.PREFERRED
     if reason in (*GUARD_REASONS, Reason.SHARE_MANAGER_STARTING) and reason is not Reason.NODE_NOT_FOUND:
         return Outcome.PREFERRED, Outcome.UNCHANGED  # a deleted node is not even preferred
-    if reason in CLAIM_REASONS and reason is not Reason.NO_SHARE_MANAGER:
-        return ()
-    if reason in _OF_NO_DECISION:
-        return ()
-    return (Outcome.UNCHANGED,)
+    return () if reason in _OF_NO_DECISION else (Outcome.UNCHANGED,)
 
 
 def possible_labels() -> Iterator[Labels]:
@@ -101,9 +102,8 @@ class Metrics(Collector):
         self._clock, self._page, self._rendered_at = clock, b"", float("-inf")
         self._action = action
         self._decisions = Counter(dict.fromkeys(possible_labels(), 0))
-        self._vm_pods = Counter(dict.fromkeys(OptedInBy, 0))
         self._responses = Counter(dict.fromkeys(CODES, 0))
-        self._dry_runs = self._passed_over = 0
+        self._passed_over = 0
         self._durations, self._seconds = [0] * (len(BUCKETS) + 1), 0.0
         self._registry = CollectorRegistry()
         Info(f"{PREFIX}build", "The version of the webhook and of Python.", registry=self._registry).info(
@@ -117,7 +117,6 @@ class Metrics(Collector):
         text = "Decisions on created pods, by outcome and reason. Excludes dry runs."
         decisions = {(*labels, self._action): number for labels, number in self._decisions.copy().items()}
         yield counter("decisions", text, decisions, "subject", "outcome", "reason", "mode", "action")
-        yield counter("dry_runs", "Decisions on pods of dry runs.", self._dry_runs)
         text = "Time from reading a request to the response, without the network. Includes dry runs."
         buckets = list(zip([*map(str, BUCKETS), "+Inf"], accumulate(self._durations), strict=True))
         yield HistogramMetricFamily(f"{PREFIX}decision_duration_seconds", text, buckets, self._seconds)
@@ -125,9 +124,6 @@ class Metrics(Collector):
             "Decisions that passed over a pod of another namespace, because its constraints cost too much to evaluate."
         )
         yield counter("passed_over", text, self._passed_over)
-        text = "Created virt-launcher pods, by the source of their VM's opt-in. Excludes dry runs."
-        vm_pods = {(by, self._action): number for by, number in self._vm_pods.items()}
-        yield counter("vm_pods", text, vm_pods, "opted_in_by", "action")
         responses = {str(code): number for code, number in self._responses.copy().items()}
         yield counter("responses", "Responses of the TLS port, by HTTP status.", responses, "code")
 
@@ -136,13 +132,9 @@ class Metrics(Collector):
         self._durations[bisect_left(BUCKETS, seconds)] += 1
         self._seconds += seconds
         self._passed_over += decision.passed_over
-        if dry_run:
-            self._dry_runs += 1
-            return
-        if subject is Subject.VM and decision.reason not in _OF_NO_VM:
-            self._vm_pods[decision.opted_in_by] += 1
-        mode = decision.mode if subject is Subject.VM else Mode.PREFERRED
-        self._decisions[subject, decision.outcome, decision.reason, mode] += 1
+        if not dry_run:
+            mode = decision.mode if subject is Subject.VM else Mode.PREFERRED
+            self._decisions[subject, decision.outcome, decision.reason, mode] += 1
 
     def count_response(self, code: int) -> None:
         """Count a response by its HTTP status."""
