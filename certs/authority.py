@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -90,7 +89,6 @@ def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timede
     return _issue(builder, signing_key(ca))
 
 
-@lru_cache(64)  # every pass reads the same few certificates
 def read(pem: bytes) -> Certificate:
     """Read the first certificate of a PEM file. Raises BadCertificate."""
     certificate = _load_certificate(pem)

@@ -7,10 +7,8 @@ it doesn't import the library, which takes 0.4 s and 16 MB. The library's inform
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -33,8 +31,6 @@ LIST_TIMEOUT = 60.0  # seconds for one page
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
 # any data for longer is treated as broken.
 WATCH_SILENCE_TIMEOUT = 150.0  # seconds
-# As client-go does. The kubelet replaces a token when a fifth of its life is left, which is at least 2 minutes.
-TOKEN_SECONDS = 60.0
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
@@ -289,8 +285,8 @@ def _without_content(error: Exception) -> str:
     return str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
 
 
-def pod_api(source: str, folder: Path = SERVICE_ACCOUNT, clock: Callable[[], float] = time.monotonic) -> Api:
-    """Return the API server with the pod's service account, whose token is reread once a minute."""
+def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
+    """Return the API server with the pod's service account. Each request reads the token: the kubelet replaces it."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     try:
         ca = (folder / "ca.crt").read_text() if host and port else ""
@@ -299,12 +295,7 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT, clock: Callable[[], flo
     if not ca:
         raise ClusterError(0, f"no cluster credentials: {source}, and not running in a pod")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-
-    @lru_cache(maxsize=1)
-    def authorization(_minute: float) -> str:
-        return "Bearer " + (folder / "token").read_text()
-
-    return Api(url, _make_pool(ca_cert_data=ca), lambda: authorization(clock() // TOKEN_SECONDS))
+    return Api(url, _make_pool(ca_cert_data=ca), lambda: f"Bearer {(folder / 'token').read_text()}")
 
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:

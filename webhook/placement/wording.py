@@ -5,15 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.reasons import (
-    NEVER_SERVED_REASONS,
-    ClaimFinding,
-    Decision,
-    Mode,
-    OptedInBy,
-    Outcome,
-    Reason,
-)
+from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
