@@ -88,7 +88,7 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
         ),
         pytest.param(
             virt_launcher("one", **PREFERS_B),
-            DECIDED_VM | {"prefers": True, "pin": PendingPin("node-b", "one", "uid-of-vmi-of-one", prefers=True)},
+            DECIDED_VM | {"prefers": True, "pin": PendingPin("node-b", "one", prefers=True)},
             id="prefers a node",
         ),
         pytest.param(
@@ -232,15 +232,13 @@ def without_owner(item: Object) -> Object:
 @pytest.mark.parametrize(
     ("item", "pin"),
     [
-        pytest.param(
-            pinned_vm_pod(), PendingPin("node-a", "vm1", "uid-of-vm1", "2026-08-01T12:00:01Z"), id="unschedulable"
-        ),
-        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1", "uid-of-vm1"), id="not tried yet"),
+        pytest.param(pinned_vm_pod(), PendingPin("node-a", "vm1", "2026-08-01T12:00:01Z"), id="unschedulable"),
+        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1"), id="not tried yet"),
         pytest.param(pinned_vm_pod(schedulingGates=[{"name": "quota"}]), None, id="gated"),
         pytest.param(with_created_by(pinned_vm_pod(), "another"), None, id="the label of another VMI"),
         pytest.param(
             with_status(pinned_vm_pod(), reason="Unschedulable", lastTransitionTime=None),
-            PendingPin("node-a", "vm1", "uid-of-vm1", "2026-08-01T12:00:00Z"),  # its creation
+            PendingPin("node-a", "vm1", "2026-08-01T12:00:00Z"),  # its creation
             id="condition without a time",
         ),
         pytest.param(pinned_vm_pod(nodeName="node-a"), None, id="bound"),

@@ -17,7 +17,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from webhook.catalog.pod_tables import PlacedPods
+from webhook.catalog.pod_tables import PlacedPods, vm_key
 from webhook.catalog.tables import Table, VirtualMachineInstances
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS, counting_pod, largest
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
@@ -63,7 +63,7 @@ class Pins:
             self._drop(old)
         if pod.pin is None:
             return
-        vmi, now = _vmi_of(pod), self._clock()
+        vmi, now = vm_key(pod), self._clock()
         self._by_vmi[vmi][pod.key] = pod
         self._changed.add(vmi)
         if _id_of(pod) not in self._seen:
@@ -102,7 +102,7 @@ class Pins:
     def vmi_of(self, pod: Pod) -> VirtualMachineInstance | None:
         """Return the VMI of a pod with a pin, also of one that is gone by now. None if it was never known."""
         seen = self._seen.get(_id_of(pod))
-        return self._find_vmi(_vmi_of(pod)) or (seen.vmi if seen else None)
+        return self._find_vmi(vm_key(pod)) or (seen.vmi if seen else None)
 
     def first_seen(self, pod: Pod) -> float:
         """Return when this replica first saw a pod with a pin, in monotonic seconds; now if the pod is gone."""
@@ -128,7 +128,7 @@ class Pins:
                 yield found
 
     def _drop(self, pod: Pod) -> None:
-        vmi = _vmi_of(pod)
+        vmi = vm_key(pod)
         self._recognize([self._seen[_id_of(pod)]], self._find_vmi(vmi))
         self._by_vmi[vmi].pop(pod.key, None)
         if not self._by_vmi[vmi]:
@@ -155,10 +155,6 @@ class Pins:
     def _recognize(seen: Iterable[_Sighting], vmi: VirtualMachineInstance | None) -> None:
         for each in seen if vmi else ():
             each.vmi = vmi
-
-
-def _vmi_of(pod: Pod) -> Key:
-    return pod.namespace, pod.pin.vmi_uid if pod.pin else ""
 
 
 def _id_of(pod: Pod) -> tuple[Key, str]:

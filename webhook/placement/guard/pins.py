@@ -28,11 +28,11 @@ def read_pin(pod: JsonObject) -> PendingPin | None:
         return None
     since = _unschedulable_since(pod)
     if node := pinned_by_webhook(pod):
-        return PendingPin(node, vm, uid, since)
+        return PendingPin(node, vm, since)
     # The scheduler chooses another node for a pod that only prefers one, if that node can't run the pod.
     decided = since or text(pod, "status", "nominatedNodeName")
     node = "" if decided else preferred_by_webhook(pod)
-    return PendingPin(node, vm, uid, prefers=True) if node else None
+    return PendingPin(node, vm, prefers=True) if node else None
 
 
 def _unschedulable_since(pod: JsonObject) -> str:

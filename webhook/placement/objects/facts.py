@@ -144,7 +144,6 @@ class PendingPin(Struct, frozen=True):
 
     node: str  # the node that the webhook requires or prefers
     vm: str  # the name of the VMI that controls the pod
-    vmi_uid: str  # its UID
     unschedulable_since: str = ""  # when the scheduler first found no node for the pod; empty before that
     prefers: bool = False  # the webhook only prefers the node, and the scheduler has not evaluated the pod yet
 
