@@ -10,7 +10,7 @@ from webhook.placement.objects.kubevirt import APP_LABEL
 from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
-# Of one claim. A user can create thousands of pods that mount it, and each takes up to 4 µs of a review.
+# Pods of one claim that count: a user can create thousands that mount it, and each takes up to 4 µs of a review.
 MAX_MOUNTING = 128
 MAX_INDEXED_CLAIMS = 16  # of a pod that belongs to no VM; each takes 0.4 KB
 
@@ -210,10 +210,7 @@ class Pods(PlacedPods):
         return sorted(self.indexed("volume", namespace, volume), key=lambda pod: pod.key)
 
     def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
-        """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own.
-
-        Of a claim that very many pods mount, only the first ones count.
-        """
+        """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own."""
         found: set[Key] = set()
         for pod in islice(self.indexed("claim", namespace, claim), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
@@ -224,9 +221,6 @@ class Pods(PlacedPods):
                     yield launcher
 
     def mounting_without_vm(self, namespace: str, claim: str) -> Collection[Pod]:
-        """List the bound pods that mount a claim, are alive, and belong to no VM, sorted by name.
-
-        Of a claim that very many pods mount, only the first ones count.
-        """
+        """List the bound pods that mount a claim, are alive, and belong to no VM, sorted by name."""
         users = islice(self.indexed("claim without VM", namespace, claim), MAX_MOUNTING)
         return sorted(users, key=lambda pod: pod.key)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import mapping, text
 
 # Seconds, as in client-go. The others wait for LEASE_DURATION after they saw a renewal. The leader stops after
 # RENEW_DEADLINE, so that a request that it has just sent ends before another replica leads.
@@ -80,13 +80,7 @@ class Election:
         if holder not in ("", self.identity) and self._clock() < self._observed_at + LEASE_DURATION:
             self._leads_until = float("-inf")
             return
-        self._cluster.send("PUT", self._path, lease | {"spec": self._renewed(spec)}, REQUEST_TIMEOUT)
-        self._leads_until = started + RENEW_DEADLINE
-
-    def _renewed(self, spec: JsonObject) -> JsonObject:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         mine = {"holderIdentity": self.identity, "leaseDurationSeconds": LEASE_DURATION, "renewTime": now}
-        if text(spec, "holderIdentity") == self.identity:
-            return spec | mine
-        transitions = spec.get("leaseTransitions")
-        return spec | mine | {"acquireTime": now, "leaseTransitions": transitions + 1 if transitions else 1}
+        self._cluster.send("PUT", self._path, lease | {"spec": spec | mine}, REQUEST_TIMEOUT)
+        self._leads_until = started + RENEW_DEADLINE
