@@ -181,8 +181,9 @@ class Pod(Fact, Struct, frozen=True):
 
         Source: kube-scheduler, `addGENominatedPods` in pkg/scheduler/framework/runtime/framework.go.
         """
-        counts = self.priority >= pod.priority and self.effective_node == pod.effective_node
-        return self.nominated and not self.pin and not counts
+        if not self.nominated or self.pin:
+            return False
+        return self.priority < pod.priority or self.effective_node != pod.effective_node
 
     @property
     def vmi_uid(self) -> str:

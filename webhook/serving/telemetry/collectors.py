@@ -1,7 +1,5 @@
 """The metrics that are read at each scrape: caches, fleet, event loop, log and certificates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 

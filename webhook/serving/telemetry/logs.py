@@ -156,16 +156,13 @@ class LogHandler(logging.Handler):
         self._stream.write(text + "\n")
 
 
-# gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
-# without gunicorn, each record would be written twice.
-_LOGGERS = (None, "gunicorn.error")
-
-
 def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> LogHandler:
     """Configure all logs of the process. A second call replaces the first configuration."""
     handler = LogHandler(stream, limit)
     handler.setLevel(settings.log_level.upper())
-    for name in _LOGGERS:
+    # gunicorn's logger needs its own handler, because gunicorn disables its propagation. Without gunicorn, propagation
+    # would write each record twice.
+    for name in (None, "gunicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
