@@ -162,7 +162,8 @@ class Store:
 
     def unbound_pods(self, node: str) -> Iterable[Pod]:
         """List the pods that are pinned or nominated to a node, but not bound yet."""
-        return chain(*(table.unbound(node) for table in self._placed_pods()))
+        stored, pinned, reserved = self._placed_pods()
+        return chain(stored.unbound(node), pinned.unbound(node), reserved.unbound(node))
 
     def _placed_pods(self) -> tuple[PlacedPods, ...]:
         return self.pods, self.pins.counting(), self.reservations

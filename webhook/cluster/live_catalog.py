@@ -107,8 +107,11 @@ class Live:
 
     def _stale_kinds(self) -> list[str]:
         since = self._clock() - STALE_SECONDS
-        contacts = [(each.kind.plural, each.health.last_contact) for each in self._guarding]
-        return [plural for plural, contact in contacts if contact is not None and contact < since]
+        return [
+            each.kind.plural
+            for each in self._guarding
+            if each.health.last_contact is not None and each.health.last_contact < since
+        ]
 
 
 class _LockedCatalog(CatalogProxy):
