@@ -39,5 +39,5 @@ def test_the_volume_that_decides_has_a_replica_beside_its_share_manager_or_not()
 
 
 def test_a_volume_with_unexpected_fields_has_no_data() -> None:
-    malformed = longhorn_volume() | {"spec": {"numberOfReplicas": "3", "dataLocality": []}, "status": None}
+    malformed = longhorn_volume() | {"spec": {"dataLocality": []}, "status": None}
     assert inventory(malformed).volume_data()["vol-disk1"] == VolumeData()

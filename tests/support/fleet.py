@@ -42,12 +42,12 @@ def vmi(name: str = "vm1", *, paused: bool = False, **spec: Any) -> Object:
 
 def longhorn_volume(name: str = "vol-disk1", locality: str = "best-effort", **status: Any) -> Object:
     """Build Longhorn's Volume, as its CRD has it; unknown keywords go into the status."""
-    attached = {"state": "attached", "robustness": "healthy", "currentNodeID": "node-a"}
+    attached = {"currentNodeID": "node-a"}
     return {
         "apiVersion": "longhorn.io/v1beta2",
         "kind": "Volume",
         "metadata": {"name": name, "namespace": "longhorn-system"},
-        "spec": {"dataLocality": locality, "numberOfReplicas": 3},
+        "spec": {"dataLocality": locality},
         "status": attached | status,
     }
 

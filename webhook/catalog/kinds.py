@@ -384,7 +384,7 @@ _TOOL_KINDS = (
 )
 # Where the data of a volume is: `fleet.volumes` reads both.
 _DATA = {
-    "Volume": object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID state robustness")),
+    "Volume": object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID")),
     "Replica": object_of(spec=map_of("volumeName nodeID failedAt healthyAt"), status=map_of("currentState")),
 }
 _DATA_KINDS = [Kind(LONGHORN, name, shape) for name, shape in _DATA.items()]
