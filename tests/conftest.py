@@ -34,6 +34,12 @@ settings.load_profile("no-deadline")
 os.environ.pop("COLUMNS", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of the control plane: the short files at the end keep all workers busy."""
+    long = {item.path for item in items if item.get_closest_marker("controlplane")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test if a program that it declares is missing. Under CI, fail it."""

@@ -22,7 +22,8 @@ from tests.support.scenario import DECISION, Scenario
 # Both limits leave the rest of two cores to the control plane and the webhook.
 MAX_RATE = 100.0  # pods per second, for `of_installation`
 PAUSE = 0.04  # seconds after each creation, for `of_scenario`: at most 50 pods per second from 2 threads
-SECONDS_PER_PORT = 0.5  # then the pods use the next port of the Service, so the API server does a TLS handshake
+# Then the pods use the next port, so the API server does a TLS handshake. 40 ports last for 60 s.
+SECONDS_PER_PORT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
