@@ -35,6 +35,16 @@ from webhook.placement.settings import Settings
 
 STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
+# The kinds of which the inventory keeps the whole manifest, by namespace and name.
+_TABLES = {
+    "VirtualMachine": "vms",
+    "VirtualMachineInstance": "vmis",
+    "Pod": "pods",
+    "KubeVirt": "kubevirts",
+    "Volume": "longhorn_volumes",
+    "Replica": "replicas",
+    "PodDisruptionBudget": "budgets",
+}
 
 
 # The VMs, the VMIs, the virt-launcher pods and the hotplug pods.
@@ -124,15 +134,7 @@ class Inventory:
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
-        table = {
-            "VirtualMachine": self.vms,
-            "VirtualMachineInstance": self.vmis,
-            "Pod": self.pods,
-            "KubeVirt": self.kubevirts,
-            "Volume": self.longhorn_volumes,
-            "Replica": self.replicas,
-            "PodDisruptionBudget": self.budgets,
-        }.get(kind)
+        table = getattr(self, _TABLES[kind]) if kind in _TABLES else None
         if kind == "ResourceQuota":
             table = self.quotas.setdefault(key_of(item)[0], {})
         if kind == "Node":

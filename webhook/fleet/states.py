@@ -22,7 +22,7 @@ from webhook.placement.objects.facts import Key, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.selectors import selects
+from webhook.placement.objects.selectors import REQUIRED, selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
@@ -304,10 +304,8 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
 
     Longhorn renders the next share-manager pod like the one that runs.
     """
-    pod = Manifest(mapping(machine.template), machine.namespace)
     for claim in claims:
-        server = Manifest({"spec": _server(machine, claim, catalog)}, "")
-        if claim.reason in (None, Reason.NO_SHARE_MANAGER) and (node := _unfollowed_node(pod, claim, server, catalog)):
+        if claim.reason in (None, Reason.NO_SHARE_MANAGER) and (node := _unfollowed_node(machine, claim, catalog)):
             problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
             return f"{problem}: compare node selectors, affinities and tolerations"
     return ""
@@ -323,12 +321,16 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObje
     return {**default, "tolerations": [*mappings(default, "tolerations"), *more]}
 
 
-def _unfollowed_node(pod: Manifest, claim: ClaimFinding, server: Manifest, catalog: Catalog) -> str:
-    nodes = catalog.all_nodes()
+def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
+    nodes, spec = catalog.all_nodes(), _server(machine, claim, catalog)
     if claim.limits:  # at a cold start, the VM prefers the nodes within them
         nodes = [node for node in nodes if selects(claim.limits, node.labels)]
-    limited = server.required_node_affinity or server.spec.get("nodeSelector")
-    others = (node for node in nodes if (limited or node.taints) and not admits(node, server, catalog))
+    limited = mapping(spec, "affinity", "nodeAffinity").get(REQUIRED) or spec.get("nodeSelector")
+    doubtful = nodes if limited else [node for node in nodes if node.taints]
+    if not doubtful and not claim.limits:
+        return ""
+    pod, server = Manifest(mapping(machine.template), machine.namespace), Manifest({"spec": spec}, "")
+    others = (node for node in doubtful if not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):
         return f"{node.name}, where the VM may start"
     apart = claim.limits and not any(admits(node, pod, catalog) for node in nodes)

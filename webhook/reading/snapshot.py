@@ -22,8 +22,8 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     Also returns the object by which a snapshot describes itself, empty without one.
     """
     inventory, description, found = Inventory(), JsonObject(), 0
-    known = kinds("")  # files may be of any namespace of Longhorn's
-    by_name = {(kind.group, kind.name): kind for kind in (*known, *tool_kinds(""))}
+    known = {kind.name: kind for kind in kinds("")}  # files may be of any namespace of Longhorn's
+    by_name = {(kind.group, kind.name): kind for kind in (*known.values(), *tool_kinds(""))}
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
@@ -31,7 +31,7 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
                 inventory.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             api_version, name = version_and_kind
             if kind := by_name.get((api_version.rpartition("/")[0], name)):
-                found += kind in known
+                found += name in known
                 _put(inventory, document, kind, item)
     if not found:
         where = printable(", ".join(map(str, paths)))
