@@ -17,6 +17,7 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.measured import FIGURE, Measured
+from tests.support.paths import ROOT
 from tests.support.run_summary import write_summary
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account, last_decisions
@@ -30,14 +31,23 @@ settings.register_profile(
 )
 settings.load_profile("no-deadline")
 
+MEASURED_ROOMS = {"catalog", "certs", "cluster", "commands", "fleet", "placement", "reading"}
+
 # xdist sets it, and the commands take it for the width of a terminal.
 os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of the control plane: the short files at the end keep all workers busy."""
+    """Begin with the files of the control plane: the short files at the end keep all workers busy.
+
+    Coverage makes Python four times as slow, so only the tables of the pure rooms and of the tool are measured.
+    """
     long = {item.path for item in items if item.get_closest_marker("controlplane")}
     items.sort(key=lambda item: item.path not in long)
+    for item in items:
+        room = item.path.relative_to(ROOT / "tests").parts[0]
+        if room not in MEASURED_ROOMS or item.get_closest_marker("hypothesis"):
+            item.add_marker("no_cover")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of the test

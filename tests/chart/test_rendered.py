@@ -151,7 +151,7 @@ def test_a_client_ca_is_mounted_and_required_of_clients(source: str, kind: str) 
     objects = render({"certificates": SOURCES[source], "tls": {"clientCA": {kind: "api-server-ca"}}})
     pod = find_one(objects, "Deployment")["spec"]["template"]["spec"]
     (spec,) = pod["containers"]
-    file = serve.make_context("serve", spec["args"][1:]).params["client_ca_file"]
+    file = serve.make_context("serve", spec["args"][1:]).meta["client_ca_file"]
     mounts = {mount["name"]: Path(mount["mountPath"]) for mount in spec["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert set(mounts) == set(volumes) == {"client-ca"} | ({"tls"} if source != "self" else set())

@@ -17,7 +17,12 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.reasons import Reason
+from webhook.placement.reasons import Mode, Reason
+
+
+def test_the_warning_of_an_observed_dry_run_has_the_reason_and_the_sentence() -> None:
+    warning = wording.observed(wording.unchanged(Reason.NOT_OPTED_IN, Mode.REQUIRED))
+    assert warning == "kubevirt-scheduler: observed only: NotOptedIn: the VM is not opted in"
 
 
 def test_every_reason_is_one_camel_case_word() -> None:
