@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.live.cluster import Cluster, CommandError, real_cluster
-from tests.live.namespace import Namespace
+from tests.live.namespace import Namespace, wait_deleted
 from tests.support.paths import CHART
 from tests.support.playground.process import environment_of, playground
 
@@ -28,6 +28,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         except (CommandError, LookupError) as error:
             pytest.exit(f"the scenarios need KubeVirt, Longhorn and the webhook: {error!r}", returncode=2)
         yield cluster
+        wait_deleted(cluster)
         return
     variables = tmp_path_factory.mktemp("playground") / "variables"
     with playground(variables):

@@ -230,12 +230,21 @@ class Namespace:
         with suppress(CommandError):  # the namespace may not exist
             kinds, limit = "vm,vmi,pod,pvc", self.cluster.patience
             self.cluster.kubectl("delete", kinds, "--all", "-n", self.name, seconds=limit)
-        self.cluster.kubectl("delete", "namespace", self.name, "--ignore-not-found", seconds=self.cluster.patience)
+        # `wait_deleted` waits for all: a controller waits for 5 s before it empties a namespace.
+        self.cluster.kubectl("delete", "namespace", self.name, "--ignore-not-found", "--wait=false")
         self.cluster.wait("its volume is deleted", lambda: not self._volumes())
 
     def _volumes(self) -> list[str]:
         claims = {each["metadata"]["name"]: each["spec"].get("claimRef", {}) for each in self.cluster.items("pv")}
         return [volume for volume, claim in claims.items() if claim.get("namespace") == self.name]
+
+
+def wait_deleted(cluster: Cluster) -> None:
+    """Wait until the namespaces of all scenarios are gone."""
+    seconds = cluster.patience
+    cluster.kubectl(
+        "wait", "--for=delete", "namespace", f"--selector={LABEL}", f"--timeout={seconds:g}s", seconds=seconds
+    )
 
 
 def _running(pods: list[Object]) -> Object:

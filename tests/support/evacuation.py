@@ -27,7 +27,7 @@ class Evacuation:
         self._scenario, self._plane = scenario, scenario.plane
         group = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vmis, self._migrations = f"{group}/virtualmachineinstances", f"{group}/virtualmachineinstancemigrations"
-        self._loop = ReconcileLoop(f"evacuation-{scenario.namespace}", self._reconcile)
+        self._loop = ReconcileLoop(self._plane, f"evacuation-{scenario.namespace}", self._reconcile)
         self._server = JsonServer(self._answer, "localhost")
 
     def __enter__(self) -> Evacuation:

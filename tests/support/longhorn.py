@@ -56,7 +56,7 @@ class Longhorn:
         self._remounts: dict[str, datetime] = {}  # the volume's `remountRequestedAt`
         self._ready: set[str] = set()
         self._schedulable: set[str] = set()
-        self._loop = ReconcileLoop(f"longhorn-{namespace}", self._reconcile)
+        self._loop = ReconcileLoop(self._plane, f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
         for kind in "ShareManager", "Setting":
@@ -142,7 +142,7 @@ class Longhorn:
                 return ""
             return found if (found := _node(pod)) != other_than else ""
 
-        return self._loop.wait(self._plane, node, 20, f"the share-manager of {volume} running")
+        return self._loop.wait(node, 20, f"the share-manager of {volume} running")
 
     def wait_stopped(self, volume: str) -> None:
         """Wait until the share-manager is `stopped` and its pod is gone."""
@@ -151,7 +151,7 @@ class Longhorn:
             manager = self.share_manager(volume) or {}
             return manager.get("status", {}).get("state") == "stopped" and self.pod(volume) is None
 
-        self._loop.wait(self._plane, has_stopped, 30, f"the share-manager of {volume} stopped")
+        self._loop.wait(has_stopped, 30, f"the share-manager of {volume} stopped")
 
     def _create_manager(self, volume: str) -> None:
         """Create a ShareManager, give it an owner, and stop it, before the PV exists."""

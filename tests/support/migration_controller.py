@@ -46,7 +46,7 @@ class MigrationController:
         self.peak: Counter[str] = Counter()
         self._began: dict[str, float] = {}
         self._nodes: dict[str, str] = {}
-        self.loop = ReconcileLoop(f"migrations-{scenario.namespace}", self._reconcile)
+        self.loop = ReconcileLoop(self._plane, f"migrations-{scenario.namespace}", self._reconcile)
         install_crds(self._plane)
         for definition in migration_crd(), crd("KubeVirt"):
             with suppress(ApiError):

@@ -51,7 +51,7 @@ class VirtController:
         path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vm_path, self._vmi_path = f"{path}/virtualmachines", f"{path}/virtualmachineinstances"
         self._vms: dict[str, _Vm] = {}
-        self._loop = ReconcileLoop(f"virt-controller-{scenario.namespace}", self._reconcile)
+        self._loop = ReconcileLoop(self._plane, f"virt-controller-{scenario.namespace}", self._reconcile)
         install_crds(scenario.plane)
 
     def __enter__(self) -> VirtController:
@@ -97,7 +97,7 @@ class VirtController:
         def running() -> Object:
             return self.pod(vm) if self._vms[vm].has_run else {}
 
-        return self._loop.wait(self._plane, running, seconds, f"a running pod of VM {vm}")
+        return self._loop.wait(running, seconds, f"a running pod of VM {vm}")
 
     def wait_all_running(self, seconds: float) -> dict[str, str]:
         """Wait until all VMs run, and return the node of each."""
@@ -108,7 +108,7 @@ class VirtController:
             pods = self._pods_by_vmi()
             return {name: pods[vm.vmi]["spec"]["nodeName"] for name, vm in self._vms.items()}
 
-        return self._loop.wait(self._plane, nodes, seconds, f"all {len(self._vms)} VMs running")
+        return self._loop.wait(nodes, seconds, f"all {len(self._vms)} VMs running")
 
     def _reconcile(self) -> None:
         vms = self._list(self._vm_path)

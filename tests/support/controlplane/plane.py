@@ -24,6 +24,7 @@ from tests.support.controlplane.proxy import Address, EgressProxy
 T = TypeVar("T")
 COMMAND_TIMEOUT = 300  # seconds for kubectl and helm: the default of Helm's `--timeout`; kubectl has no timeout
 PATIENCE = 3  # a wait takes so many times longer on a busy machine than its test allows
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # uses no proxy of the environment
 LAST_EVENTS, LOG_LINES = 20, 8  # of the cluster, and of each program's log, in the error of a failed wait
 
 
@@ -121,10 +122,13 @@ class ControlPlane(Api):
             scheduler.start()
             scheduler.wait_until_healthy()
 
+    def revision(self) -> str:
+        """Return etcd's revision, which grows with each change of an object."""
+        return str(self._call_etcd("range", {"key": "AA==", "serializable": True})["header"]["revision"])
+
     def compact_etcd(self) -> None:
         """Drop all but the newest revision. Once the API server has restarted, a watch from an older one gets 410."""
-        revision = self._call_etcd("range", {"key": "AA=="})["header"]["revision"]
-        self._call_etcd("compaction", {"revision": revision, "physical": True})
+        self._call_etcd("compaction", {"revision": self.revision(), "physical": True})
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess.run calls it
         """Run kubectl as the administrator and return its output. Raises RuntimeError with its stderr."""
@@ -141,7 +145,8 @@ class ControlPlane(Api):
         program's log. Raises ProcessError if a program dies.
         """
         seconds *= PATIENCE
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         last: object = None
         while True:
             try:
@@ -151,9 +156,9 @@ class ControlPlane(Api):
             except (ApiError, OSError, http.client.HTTPException) as error:
                 last = error
             self._raise_if_a_program_died()
-            if time.monotonic() > deadline:
+            if (now := time.monotonic()) > deadline:
                 raise self._with_diagnostics(AssertionError(f"not within {seconds:g} s: {what}; last seen: {last!r}"))
-            time.sleep(0.05)
+            time.sleep(min(0.05 + (now - began) / 20, 0.3))  # the longer the wait, the less a late end matters
 
     def create_namespace(self, name: str) -> str:
         """Create a namespace and return its name once it has the ServiceAccount that pods need."""
@@ -242,7 +247,6 @@ class ControlPlane(Api):
 
     def _call_etcd(self, what: str, body: Object) -> Object:
         request = urllib.request.Request(f"{self.etcd_url}/v3/kv/{what}", json.dumps(body).encode())
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as answer:
+        with OPENER.open(request, timeout=10) as answer:
             found: Object = json.load(answer)
         return found

@@ -21,12 +21,12 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
 from tests.support.playground.simulation import KubeVirts, Probes, Provisioner, show_installation
+from tests.support.reconcile_loop import TICK, Changes
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 
 NODES = {"node-a": "64Gi", "node-b": "32Gi", "node-c": "8Gi"}  # sizes differ, so the scheduler's choices are repeatable
-TICK = 0.2  # seconds
 READY = """\
 The cluster runs: nodes {nodes}, namespace {namespace}.
 Open a second terminal in this folder, and run:
@@ -81,9 +81,10 @@ def run(file: Path) -> None:
         write_workstation(folder, plane, scenario.namespace, file)
         stack.callback(file.unlink, missing_ok=True)
         print(READY.format(nodes=", ".join(NODES), namespace=scenario.namespace, file=file), flush=True)
+        changes = Changes(plane)
         while True:
             time.sleep(TICK)
-            for part in parts:
+            for part in parts if changes.are_due() else ():
                 try:
                     part.reconcile()
                 except (ApiError, ProcessError, OSError, AssertionError, http.client.HTTPException) as error:
