@@ -412,6 +412,15 @@ def test_rotate_ca_needs_a_configuration_and_warns_if_the_new_ca_is_not_publishe
     assert warned.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler: the request to the API")
 
 
+def test_a_replica_that_publishes_the_new_ca_before_the_command_is_no_problem(api, invoke, new_replica):
+    replica, before = new_replica(), api.ca_bundles()
+    api.fail_before = {len(api.calls) + 5: ApiError(409, "no")}
+    rotated = invoke("rotate-ca", "--yes")
+    assert (rotated.exit_code, rotated.stderr, api.fail_before, api.ca_bundles()) == (0, "", {}, before)
+    replica.run_pass()
+    assert stored_cas(api) <= {*split(api.ca_bundles()[0])} > {*split(before[0])}
+
+
 # The pages docs/guides/certificates.md and docs/development/certificates.md
 
 

@@ -12,7 +12,7 @@ from certs.authority import Certificate, read
 from certs.cluster import CertificateObjects
 from certs.controller import force, read_bundle
 from certs.rotation import Change, Step, apply_step, drop_old, plan
-from certs.secret import Bundle, CertificateError
+from certs.secret import Bundle, Cause, CertificateError
 from certs.status import Status, read_status
 from webhook.commands.options import (
     DRY_RUN,
@@ -153,8 +153,9 @@ def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str) -> None
 
 def _force(objects: CertificateObjects, change: Change) -> Bundle:
     result = force(objects, change, _now, time.sleep)
-    if result.configuration_error:
-        click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
+    error = result.configuration_error
+    if error and error.cause is not Cause.CONFLICT:  # a replica saw the new Secret first, and publishes it
+        click.echo(printable(f"Warning: {error}"), err=True)
     return result.bundle
 
 
