@@ -17,7 +17,7 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, recorded_reason
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.injector import decide, failed
+from webhook.placement.injector import inject
 from webhook.placement.objects.facts import Key, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
@@ -273,10 +273,7 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
     """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
     template, _ = as_if_eligible(mapping(machine.template), by, settings)
-    try:  # as `inject` does, without the patch
-        return decide(creation_request(template, settings), catalog, settings)
-    except Exception as error:  # noqa: BLE001 (one malformed VM must not fail the report)
-        return failed(error, settings).decision
+    return inject(creation_request(template, settings), catalog, settings, patches=False).decision
 
 
 def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:

@@ -41,14 +41,23 @@ class Injection(Struct, frozen=True):
     error: Exception | None = None  # the exception behind an `InternalError`; the caller logs it
 
 
-def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Injection:
+def inject(
+    request: JsonObject,
+    catalog: Catalog | None,
+    settings: Settings,
+    trace: Trace | None = None,
+    *,
+    patches: bool = True,
+) -> Injection:
     """Decide on an admission request and build the patch. A catalog of None means that the cache is not synced yet.
 
-    Fills the `trace`. Never raises: a VM that starts unmodified is better than a VM that does not start.
+    Fills the `trace`. Without `patches`, it only decides. Never raises: a VM that starts unmodified is better than a VM
+    that does not start.
     """
     try:
         decision, pod = decide(request, catalog, settings, trace), mapping(request, "object")
-        operations = [] if settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
+        changes_pod = patches and settings.action is not Action.OBSERVE
+        operations = patch_for(decision, pod, settings) if changes_pod else []
         return Injection(decision, operations or None, _warnings(decision, pod, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return failed(error, settings)
