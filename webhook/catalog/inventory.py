@@ -35,16 +35,6 @@ from webhook.placement.settings import Settings
 
 STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
-# The kinds of which the inventory keeps the whole manifest, by namespace and name.
-_TABLES = {
-    "VirtualMachine": "vms",
-    "VirtualMachineInstance": "vmis",
-    "Pod": "pods",
-    "KubeVirt": "kubevirts",
-    "Volume": "longhorn_volumes",
-    "Replica": "replicas",
-    "PodDisruptionBudget": "budgets",
-}
 
 
 # The VMs, the VMIs, the virt-launcher pods and the hotplug pods.
@@ -134,7 +124,15 @@ class Inventory:
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
-        table = getattr(self, _TABLES[kind]) if kind in _TABLES else None
+        table = {
+            "VirtualMachine": self.vms,
+            "VirtualMachineInstance": self.vmis,
+            "Pod": self.pods,
+            "KubeVirt": self.kubevirts,
+            "Volume": self.longhorn_volumes,
+            "Replica": self.replicas,
+            "PodDisruptionBudget": self.budgets,
+        }.get(kind)
         if kind == "ResourceQuota":
             table = self.quotas.setdefault(key_of(item)[0], {})
         if kind == "Node":
@@ -177,10 +175,15 @@ class Inventory:
         tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
         default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
         servers = {"": default} | dict(self._share_manager_pods(settings))
-        found = (self._completed(each, state_claims, settings) for each in machines(facts_of(self.store)))
-        return [structs.replace(each, servers=servers) for each in found]
+        return [self._completed(each, state_claims, servers, settings) for each in machines(facts_of(self.store))]
 
-    def _completed(self, machine: Machine, state_claims: Mapping[Key, tuple[str, ...]], settings: Settings) -> Machine:
+    def _completed(
+        self,
+        machine: Machine,
+        state_claims: Mapping[Key, tuple[str, ...]],
+        servers: Mapping[str, JsonObject],
+        settings: Settings,
+    ) -> Machine:
         key = machine.namespace, machine.name
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
@@ -199,6 +202,7 @@ class Inventory:
             vm=vm or {},
             vmi=vmi or {},
             quotas=tuple(self.quotas.get(machine.namespace, {}).values()),
+            servers=servers,
         )
 
     def next_pod(
