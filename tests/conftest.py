@@ -40,7 +40,8 @@ os.environ.pop("COLUMNS", None)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of the control plane: the short files at the end keep all workers busy.
 
-    Coverage makes Python four times as slow, so only the tables of the pure rooms and of the tool are measured.
+    Coverage makes Python four times as slow, so only the tables of the pure rooms, of `cluster` and
+    of the tool are measured.
     """
     long = {item.path for item in items if item.get_closest_marker("controlplane")}
     items.sort(key=lambda item: item.path not in long)

@@ -141,8 +141,8 @@ def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterat
 def assess_pods(inventory: Inventory, scope: Scope, settings: Settings) -> list[Workload]:
     """Return the states of the opted-in pods in the scope that run no VM, sorted by namespace and name."""
     pods = (pod for pod in inventory.store.pods.values() if scope.namespace in (None, pod.namespace))
-    selected = sorted((pod for pod in pods if labels_match(scope.selector, pod.labels)), key=lambda pod: pod.key)
-    return [each for pod in selected if (each := assess_pod(pod, inventory.store, settings))]
+    chosen = sorted((pod for pod in pods if labels_match(scope.selector, pod.labels)), key=lambda pod: pod.key)
+    return [each for pod in chosen if (each := assess_pod(pod, inventory.store, settings))]
 
 
 def read_rates() -> Rates:
