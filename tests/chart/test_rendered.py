@@ -27,6 +27,7 @@ from webhook.cli import COMMANDS
 from webhook.commands.doctor.command import doctor
 from webhook.commands.doctor.installed_webhook import CLUSTER_SCOPED, NAMESPACED
 from webhook.commands.serve import serve
+from webhook.placement.objects.selectors import label_selector
 from webhook.placement.reasons import Mode
 from webhook.placement.settings import PREFIX, Action, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 
@@ -70,7 +71,8 @@ def grants(objects: list[Object], kind: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_chart_and_the_program_have_the_same_defaults() -> None:
-    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings()
+    found = read_settings(env_values(container(find_one(render(), "Deployment"))))
+    assert found == Settings(namespace_selector=found.namespace_selector)  # names the release's namespace
 
 
 def test_doctor_asks_for_the_right_to_create_each_kind_of_the_chart() -> None:
@@ -87,9 +89,11 @@ def test_each_setting_reaches_the_program() -> None:
     values = {
         "settings": EVERY_SETTING,
         "release": {"enabled": False, "after": 600},
-        "webhook": {"excludedNamespaces": ["shop", "9"]},
+        "webhook": {"excludedNamespaces": ["shop", "9"], "namespaceSelector": {"matchLabels": {"vms": "true"}}},
     }
-    variables = env_values(container(find_one(render(values), "Deployment")))
+    objects = render(values)
+    variables = env_values(container(find_one(objects, "Deployment")))
+    vms, _ = find_one(objects, "MutatingWebhookConfiguration")["webhooks"]
     assert {name for name in variables if name.startswith(PREFIX)} == {
         PREFIX + setting.name.upper() for setting in fields(Settings)
     }
@@ -99,7 +103,7 @@ def test_each_setting_reaches_the_program() -> None:
         steering=False,
         action=Action.OBSERVE,
         opt_in=OptIn.NAMESPACE,
-        excluded_namespaces=("shop", "9"),
+        namespace_selector=label_selector(vms["namespaceSelector"]),
         opt_in_annotations=("example.com/near-storage",),
         longhorn_namespace="storage-system",
         kubevirt_accounts=("system:serviceaccount:vms:kubevirt-controller",),

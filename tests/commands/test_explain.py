@@ -13,6 +13,7 @@ from tests.support.builders import (
     catalog,
     claim,
     injection_for,
+    labeled_namespace,
     name_requirement,
     node,
     node_terms,
@@ -30,6 +31,7 @@ from tests.support.builders import (
 from tests.support.command_line import run_cli, write_manifests
 from tests.support.fleet import without_settings
 from webhook.commands.explain.explanation import explain_request
+from webhook.placement.objects.selectors import Requirement
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
 from webhook.placement.wording import ADVICE, SENTENCES
@@ -279,3 +281,10 @@ def test_a_file_without_a_pod_to_explain_is_rejected_in_one_line(
     result = run_explain(tmp_path, received)
     assert (result.exit_code, result.stdout) == (2, "")
     assert without_settings(result.stderr) == f"Error: {tmp_path / 'pod.yaml'}: {problem}\n"
+
+
+def test_in_a_namespace_that_is_not_selected_explain_advises_no_annotation() -> None:
+    excluding = Settings(namespace_selector=(Requirement("team", "Exists"),))
+    found = explain_request(request(virt_launcher()), catalog(*storage(), labeled_namespace()), excluding)
+    advice = "Nothing opts in VMs of namespace default: webhook.namespaceSelector excludes it."
+    assert (found["decision"]["reason"], found["advice"]) == (Reason.NOT_OPTED_IN, [advice])

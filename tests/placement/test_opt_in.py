@@ -23,9 +23,10 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from webhook.fleet.states import assess
 from webhook.placement.injector import decide
+from webhook.placement.objects.selectors import Requirement
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
-from webhook.placement.settings import Action, OptIn
+from webhook.placement.settings import OPT_IN_KEY, Action, OptIn
 from webhook.placement.wording import unchanged
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
@@ -112,13 +113,13 @@ def test_an_unknown_namespace_or_storage_class_opts_nothing_in(objects: list[Obj
     assert (decision.reason, decision.opted_in_by) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
 
 
-def test_in_an_excluded_namespace_every_vm_is_opted_out_and_no_share_manager_follows_one() -> None:
-    excluded: Object = BY_NAMESPACE | {"excluded_namespaces": ("kube-system", "default")}
+def test_in_a_namespace_that_is_not_selected_every_vm_is_opted_out_and_no_share_manager_follows_one() -> None:
+    excluded: Object = BY_NAMESPACE | {"namespace_selector": (Requirement(OPT_IN_KEY, "DoesNotExist"),)}
     objects = cluster(IN, IN)
     assert decision_for(virt_launcher(), *objects, **excluded).reason is Reason.NOT_OPTED_IN
     pv, running = volume(), vm_pod(node="node-b")
     for chosen, reason in (BY_NAMESPACE, Reason.CO_SCHEDULED), (excluded, Reason.NO_CONSUMER):
-        manager = decision_for(share_manager_pod(), claim(), pv, running, node("node-b"), **chosen)
+        manager = decision_for(share_manager_pod(), labeled_namespace(), claim(), pv, running, node("node-b"), **chosen)
         assert manager.reason is reason
     found = inventory(*objects, running, vm())
     (machine,) = found.machines(settings(**excluded))

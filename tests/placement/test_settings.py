@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from webhook.placement.objects.fields import is_dns_subdomain
+from webhook.placement.objects.selectors import Requirement
 from webhook.placement.reasons import Mode
 from webhook.placement.settings import (
     PREFIX,
@@ -30,7 +31,8 @@ VALID = [
     ("CO_SCHEDULE_AFFINITY_MODE", "preferred", Mode.PREFERRED),
     ("CO_SCHEDULE_NODE_GUARD", "false", False),
     ("CO_SCHEDULE_STEERING", "false", False),
-    ("CO_SCHEDULE_EXCLUDED_NAMESPACES", "kube-system, shop", ("kube-system", "shop")),
+    ("CO_SCHEDULE_NAMESPACE_SELECTOR", "{}", ()),
+    ("CO_SCHEDULE_NAMESPACE_SELECTOR", '{"matchLabels": {"a": "b"}}', (Requirement("a", "In", ("b",)),)),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "storage-1", "storage-1"),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "a" * 63, "a" * 63),
     ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", f" {ACCOUNT}, {ACCOUNT}.x", (ACCOUNT, f"{ACCOUNT}.x")),
@@ -72,7 +74,10 @@ INVALID = [
         ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", value, "system:serviceaccount:NAMESPACE:NAME")
         for value in (",", "alice", ":vms:a", "system:serviceaccount:vms", f"{ACCOUNT}:x", f"{ACCOUNT}'", f"x{ACCOUNT}")
     ),
-    ("CO_SCHEDULE_EXCLUDED_NAMESPACES", "shop,A", "expected names of namespaces, separated by commas"),
+    *(
+        ("CO_SCHEDULE_NAMESPACE_SELECTOR", value, "expected a label selector in JSON")
+        for value in ("shop", "[]", "null")
+    ),
     ("CO_SCHEDULE_ACTION", "dry-run", "expected 'inject' or 'observe'"),
     *(
         ("CO_SCHEDULE_SCHEDULER_NAMES", value, MAP_HINT)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Pod, VirtualMachine
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.selectors import selects
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn, Settings
 
@@ -17,10 +18,10 @@ def opted_in_by(
 ) -> OptedInBy:
     """Return the source of a VM's opt-in. The first of annotation, namespace and StorageClass that is set decides.
 
-    In an excluded namespace, nothing opts in. A catalog of None means that the cache is not synced yet. `names` are the
-    claims whose StorageClass counts.
+    Nothing opts in a VM whose namespace isn't selected. A catalog of None means that the cache is not synced yet.
+    `names` are the claims whose StorageClass counts.
     """
-    if applicant.namespace in settings.excluded_namespaces:
+    if catalog is not None and not is_selected(applicant.namespace, catalog, settings):
         return OptedInBy.NOTHING
     keys = settings.opt_in_annotations
     for key in keys:
@@ -43,12 +44,18 @@ def opted_in_by(
 
 def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool:
     """Return whether an annotation, or its namespace, opts out a VM that nothing opts in."""
-    if applicant.namespace in settings.excluded_namespaces:
+    if not is_selected(applicant.namespace, catalog, settings):
         return True
     if any(key in applicant.false_annotations for key in settings.opt_in_annotations):
         return True
     namespace = catalog.namespace(applicant.namespace)
     return settings.opt_in is OptIn.NAMESPACE and namespace is not None and namespace.opt_in is False
+
+
+def is_selected(name: str, catalog: Catalog, settings: Settings) -> bool:
+    """Return whether VMs in a namespace can be opted in. An unknown one counts: the API server called for its pod."""
+    namespace = catalog.namespace(name) if settings.namespace_selector else None
+    return namespace is None or selects(settings.namespace_selector, namespace.labels)
 
 
 def is_handled(by: OptedInBy, settings: Settings) -> bool:

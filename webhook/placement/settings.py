@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain
+from webhook.placement.objects.selectors import Selector, label_selector
 from webhook.placement.reasons import Mode
 
 # Not KUBEVIRT_SCHEDULER_: in a namespace with a Service of that name, Kubernetes sets KUBEVIRT_SCHEDULER_PORT and
@@ -78,12 +79,8 @@ def _parse_seconds(value: str) -> int:
     return int(value)
 
 
-def _is_namespace(value: str) -> bool:
-    return len(value) <= 63 and re.fullmatch(DNS_LABEL, value) is not None
-
-
 def _parse_namespace(value: str) -> str:
-    if not _is_namespace(value):
+    if len(value) > 63 or not re.fullmatch(DNS_LABEL, value):
         raise ValueError("expected the name of one namespace")
     return value
 
@@ -108,11 +105,22 @@ def _is_annotation_key(key: str) -> bool:
     return bool(_QUALIFIED_NAME.fullmatch(name)) and (not slash or is_dns_subdomain(prefix))
 
 
-def _parse_scheduler_names(value: str) -> Mapping[str, str]:
+def _decode_json(value: str) -> Any:
     try:
-        names = msgspec.json.decode(value)
+        return msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeError):
-        names = None
+        return None
+
+
+def _parse_selector(value: str) -> Selector:
+    selector = label_selector(_decode_json(value))
+    if selector is None:
+        raise ValueError('expected a label selector in JSON, such as {"matchLabels": {"team": "shop"}}')
+    return selector
+
+
+def _parse_scheduler_names(value: str) -> Mapping[str, str]:
+    names = _decode_json(value)
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError('expected a JSON object of names, such as {"kubevirt-scheduler": "default-scheduler"}')
     for name in (*names.keys(), *names.values()):
@@ -134,10 +142,7 @@ class Settings:
         metadata={"parse": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}")},
     )
     opt_in: OptIn = OptIn.ANNOTATION  # whether only a VM's own annotation opts it in
-    # in which nothing opts a VM in
-    excluded_namespaces: tuple[str, ...] = field(
-        default=(), metadata={"parse": _list_parser(_is_namespace, "names of namespaces")}
-    )
+    namespace_selector: Selector = field(default=(), metadata={"parse": _parse_selector})  # elsewhere nothing opts in
     affinity_mode: Mode = Mode.REQUIRED  # of a VM whose annotation names none
     node_guard: bool = True  # pin a pod only to a node that can run it
     steering: bool = True  # have share-manager pods prefer the node of their VMs

@@ -2,8 +2,8 @@
 
 {{- define "kubevirt-scheduler.settings" -}}
 {{- with .Values.settings -}}
-- name: CO_SCHEDULE_EXCLUDED_NAMESPACES
-  value: {{ join "," (default (list) $.Values.webhook.excludedNamespaces) | quote }}
+- name: CO_SCHEDULE_NAMESPACE_SELECTOR
+  value: {{ include "kubevirt-scheduler.namespaceSelector" $ | fromYaml | toJson | quote }}
 - name: CO_SCHEDULE_AFFINITY_MODE
   value: {{ .affinityMode }}
 - name: CO_SCHEDULE_NODE_GUARD

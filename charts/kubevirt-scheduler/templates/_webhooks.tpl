@@ -5,6 +5,23 @@
 {{- concat (list "kube-system" .Release.Namespace) (default (list) .Values.webhook.excludedNamespaces) | uniq | toYaml -}}
 {{- end }}
 
+{{/* The namespaces whose VMs can be opted in: for the API server, and for the program's votes and predictions. */}}
+{{- define "kubevirt-scheduler.namespaceSelector" -}}
+{{- $selector := default (dict) .Values.webhook.namespaceSelector -}}
+{{- with $selector.matchLabels -}}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values:
+      {{- include "kubevirt-scheduler.excludedNamespaces" . | nindent 6 }}
+  {{- with $selector.matchExpressions }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
 {{/* True if the API server sends pods of `test.namespace` to the webhook: not if the chart is installed into `default`. */}}
 {{- define "kubevirt-scheduler.testable" -}}
 {{- if not (has .Values.test.namespace (include "kubevirt-scheduler.excludedNamespaces" . | fromYamlArray)) -}}

@@ -29,6 +29,7 @@ from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, condition, mapping, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
+from webhook.placement.opt_in import is_selected
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.placement.trace import Trace
@@ -91,6 +92,9 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
     advice = wording.advice(injection.decision)
     if assumed and assumed.decision.outcome is Outcome.UNCHANGED:
         advice += wording.advice(assumed.decision)
+    namespace = namespace_of(request)
+    if injection.decision.reason is Reason.NOT_OPTED_IN and not is_selected(namespace, catalog, settings):
+        advice = (f"Nothing opts in VMs of namespace {namespace}: webhook.namespaceSelector excludes it.",)
     return as_json(injection) | {
         "name": pod_name(request),
         "vm": None,
