@@ -32,6 +32,7 @@ from tests.support.measured import Measured
 from tests.support.random_clusters import HIGH, OTHER_DRIVER, mounting_pods, served_clusters
 from tests.support.scenario import CO_SCHEDULED, DECISION, POOL
 from tests.support.webhook_process import WEBHOOK_LABEL, Webhook
+from webhook.catalog.kinds import LONGHORN_DRIVER
 
 pytestmark = pytest.mark.controlplane
 
@@ -122,7 +123,8 @@ class Cluster:
             driver = {"name": OTHER_DRIVER, "nodeID": name} | (
                 {} if limit is None else {"allocatable": {"count": limit}}
             )
-            csi_node = {"metadata": {"name": name}, "spec": {"drivers": [driver]}}
+            longhorn = {"name": LONGHORN_DRIVER, "nodeID": name}
+            csi_node = {"metadata": {"name": name}, "spec": {"drivers": [driver, longhorn]}}
             self.plane.request("POST", f"{STORAGE}/csinodes", csi_node)
         for disk in [*self.drawn["disks"], self.drawn["foreign"]]:
             self._create_disk(disk)

@@ -150,14 +150,18 @@ def test_every_pv_of_the_pod_must_reach_the_node(
     assert decision.reason is (expected or Reason.CO_SCHEDULED)
 
 
+LONGHORN: dict[str, int | None] = {"driver.longhorn.io": None}
+
+
 def test_a_csi_driver_that_limits_its_volumes_on_the_node_or_is_missing_there_is_unjudged() -> None:
     vm, disks = virt_launcher(claims=["disk1", "data"]), [*storage(), claim("data", modes=["ReadWriteOnce"])]
     for driver, drivers, expected in (
-        ("ebs", {"ebs": 25}, Reason.UNJUDGED),
-        ("ebs", {"other": None}, Reason.UNJUDGED),
-        ("ebs", {"ebs": None, "other": 1}, Reason.CO_SCHEDULED),
-        ("driver.longhorn.io", {"other": None}, Reason.CO_SCHEDULED),
-        ("", {"other": 1}, Reason.CO_SCHEDULED),
+        ("ebs", LONGHORN | {"ebs": 25}, Reason.UNJUDGED),
+        ("ebs", LONGHORN, Reason.UNJUDGED),
+        ("ebs", LONGHORN | {"ebs": None, "other": 1}, Reason.CO_SCHEDULED),
+        ("driver.longhorn.io", {"other": None}, Reason.UNJUDGED),  # its plugin fails on the node
+        ("driver.longhorn.io", LONGHORN, Reason.CO_SCHEDULED),
+        ("", LONGHORN | {"other": 1}, Reason.CO_SCHEDULED),
     ):
         cluster = [*disks, volume("data", driver=driver), node()]
         assert decision_for(vm, *cluster, csi_node(**drivers)).reason is expected

@@ -112,7 +112,7 @@ def read_volume(item: JsonObject) -> facts.Volume:
         share=parameters.get("share") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
         zones=_zones(mapping(item, "metadata", "labels")),
-        driver="" if is_longhorn else text(csi, "driver"),
+        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver"),  # one string for all PVs
     )
 
 

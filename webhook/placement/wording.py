@@ -59,7 +59,7 @@ ADVICE = {
     Reason.VOLUME_MISMATCH: "Check the node affinity of the PVs: the node cannot reach one of the VM's volumes.",
     Reason.NODE_FULL: "Free resources on the node, or stop all users of the volume so that its share-manager moves.",
     Reason.POD_AFFINITY: "Make the required pod (anti-)affinity preferred: it excludes the node of the share-manager.",
-    Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim. Then the next start is pinned.",
+    Reason.UNJUDGED: "Remove the named field, bind the claim, or check the CSI driver. Then the next start is pinned.",
     Reason.START_FAILED: "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again.",
     Reason.RELEASED: "No action needed: the webhook may pin the VM to this node again after an hour.",
     Reason.SHARE_MANAGER_MOVED: "At its next start, the webhook pins the VM to the share-manager's new node.",

@@ -164,6 +164,8 @@ def _constraints(candidate: Candidate) -> Iterator[str]:
         claim = candidate.catalog.claim(candidate.namespace, name)
         if claim and not claim.is_bound(candidate.catalog.volume(claim.volume_name)):
             yield f"claim {name}, which has no PV yet"
+    # Without a registered driver, the kubelet can't mount the volume, and the bound pod waits. Longhorn's driver may be
+    # missing on the node of a share-manager, whose pod mounts no claim.
     found = candidate.catalog.csi_node(candidate.node_name)
     for volume in candidate.volumes:
         if found and volume.driver and volume.driver not in found.unlimited:

@@ -66,7 +66,7 @@ class Volume(Fact, Struct, frozen=True):
     claim_uid: str = ""  # the UID in the claimRef; empty if it has none
     # labels for a zone or a region (`TOPOLOGY_LABELS`), with the values that each admits
     zones: Mapping[str, frozenset[str]] = {}
-    driver: str = ""  # a CSI driver other than Longhorn's
+    driver: str = ""  # its CSI driver; empty for a PV of another type
 
     def names(self, claim: Claim) -> bool:
         """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""
@@ -89,7 +89,7 @@ class CSINode(Fact, Struct, frozen=True):
     """The CSI drivers on a node."""
 
     name: str
-    unlimited: frozenset[str]  # drivers that may attach any number of volumes to the node
+    unlimited: frozenset[str]  # registered drivers that may attach any number of volumes to the node
 
 
 class Node(Fact, Struct, frozen=True):
