@@ -274,10 +274,11 @@ def test_names_follow_the_release(release: str, override: dict[str, str], name: 
     assert find_one(objects, "Service")["metadata"]["name"] == name
 
 
-def test_a_release_name_with_a_dot_requires_fullname_override() -> None:
-    with pytest.raises(HelmError, match=r"near\.storage-kubevirt-scheduler, .* no dot\. Set fullnameOverride"):
-        render(release="near.storage")
-    assert render({"fullnameOverride": "near"}, release="near.storage")
+@pytest.mark.parametrize("release", ["near.storage", "2nd", "a" * 37 + "---b"])
+def test_a_release_name_that_no_service_may_have_requires_fullname_override(release: str) -> None:
+    with pytest.raises(HelmError, match=rf"named {release[:39]}.* no dot\. Set fullnameOverride"):
+        render(release=release)
+    assert render({"fullnameOverride": "near"}, release=release)
 
 
 def test_the_notes_describe_the_next_steps() -> None:

@@ -82,8 +82,8 @@
 {{/* The program refuses this map too, but only at its start. Here, the old pods continue unchanged. */}}
 {{- define "kubevirt-scheduler.checks.names" -}}
 {{- $full := include "kubevirt-scheduler.fullname" . -}}
-{{- if contains "." $full }}
-  {{- fail (printf "the release's name: the objects would be named %s, and the name of a Service has no dot. Set fullnameOverride." $full) }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $full) }}
+  {{- fail (printf "the release's name: the objects would be named %s, and the name of a Service starts with a letter and has no dot. Set fullnameOverride." $full) }}
 {{- end }}
 {{- $names := include "kubevirt-scheduler.schedulerNames" . | fromJson -}}
 {{- range $name, $target := $names }}
