@@ -294,8 +294,9 @@ MEBIBYTE = 1024 * 1024
         ({"cpu": {"cores": 4, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1Gi"}}},
          "4000m", 1024 + 268 + 2),
         ({"resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"memory": "1Gi"}}}, "2", 1024 + 244 + 2),
+        ({"memory": {"guest": "1Gi"}, "resources": {"overcommitGuestOverhead": True}}, "100m", 1024),
     ],
-    ids=["nothing", "guest memory", "virtual CPUs", "dedicated CPUs", "limits and requests"],
+    ids=["nothing", "guest memory", "virtual CPUs", "dedicated CPUs", "limits and requests", "without the overhead"],
 )  # fmt: skip
 def test_the_requests_of_a_stopped_vm_are_estimated(domain: Object, cpu: str, memory: int) -> None:
     (container,) = rendered_pod(vm(domain=domain))["spec"]["containers"]

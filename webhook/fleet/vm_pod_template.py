@@ -145,12 +145,11 @@ def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
         amounts({"memory": named["memory"]})["memory"] if named.get("memory") else guest * 100 // rendering.overcommit
     )
     overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE
+    added = 0 if resources.get("overcommitGuestOverhead") is True else overhead
     dedicated = cpu.get("dedicatedCpuPlacement") is True
     millicores = 1000 * cpus if dedicated else 1000 * cpus // rendering.cpu_ratio
     pages = text(domain, "memory", "hugepages", "pageSize")
-    backed = (
-        {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + overhead)}
-    )
+    backed = {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + added)}
     devices = Counter(
         text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
     )
