@@ -40,8 +40,8 @@ from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", "", True])
 def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: object) -> None:
-    read = kinds.read_volume(volume(parameters={"migratable": value, "share": value}))
-    assert read.migratable is read.share is (value in ("1", "t", "T", "true", "True", "TRUE"))
+    read = kinds.read_volume(volume(parameters={"migratable": value}))
+    assert read.migratable is (value in ("1", "t", "T", "true", "True", "TRUE"))
 
 
 ORDINARY_POD = Pod(

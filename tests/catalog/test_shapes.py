@@ -116,7 +116,7 @@ CLAIMS = [
 ZONES = {key: f"value-{number}" for number, key in enumerate(TOPOLOGY_LABELS)}
 VOLUMES = [
     with_parts(
-        volume(required=node_terms({})["nodeAffinity"], parameters={"migratable": "true", "share": "1"}, labels=ZONES),
+        volume(required=node_terms({})["nodeAffinity"], parameters={"migratable": "true"}, labels=ZONES),
         spec={"claimRef": {"namespace": "team", "name": "disk1", "uid": "uid-of-disk1"}},
     ),
     volume("local", driver="local.csi"),

@@ -104,7 +104,7 @@ def resolved(*objects: Object) -> ClaimFinding:
             for name, objects in (
                 ("ReadOnlyMany", [claim(modes=["ReadOnlyMany"]), volume()]),
                 ("an unbound ReadOnlyMany claim", [claim(modes=["ReadOnlyMany"], volume="")]),
-                ("share: true", [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})]),
+                ("ReadWriteOnce", [claim(modes=["ReadWriteOnce"]), volume()]),
             )
         ),
     ],
@@ -205,7 +205,8 @@ def test_a_claim_resolves_to_the_node_of_its_share_manager(
     "objects",
     [
         pytest.param([claim(modes=["ReadOnlyMany"]), volume()], id="ReadOnlyMany"),
-        pytest.param([claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})], id="share: true"),
+        # Of a static PV that has ReadWriteMany, too, or of a Longhorn volume with accessMode rwx.
+        pytest.param([claim(modes=["ReadWriteOnce"]), volume()], id="ReadWriteOnce"),
     ],
 )
 def test_a_claim_that_is_not_rwx_counts_if_a_share_manager_serves_it(objects: list[Object]) -> None:

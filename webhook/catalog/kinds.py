@@ -59,15 +59,13 @@ def read_claim(item: JsonObject) -> facts.Claim:
     """Extract the facts of a PersistentVolumeClaim."""
     namespace, name = key_of(item)
     modes = mapping(item, "spec").get("accessModes")
-    modes = modes if isinstance(modes, list) else []
-    shared = "ReadWriteMany" in modes
+    shared = isinstance(modes, list) and "ReadWriteMany" in modes
     return facts.Claim(
         namespace,
         name,
         _limited_name(text(item, "spec", "volumeName")),
         shared,
         persistent_state=bool(mapping(item, "metadata", "labels").get(kubevirt.STATE_CLAIM_LABEL)),
-        read_only_many="ReadOnlyMany" in modes and not shared,
         block=text(item, "spec", "volumeMode") == "Block",
         storage_class=text(item, "spec", "storageClassName"),
         uid=text(item, "metadata", "uid"),
@@ -109,7 +107,6 @@ def read_volume(item: JsonObject) -> facts.Volume:
         (text(claim, "namespace") or "default", text(claim, "name")) if claim else None,
         affinity if isinstance(affinity, dict) else None,
         migratable=parameters.get("migratable") in TRUE_VALUES,
-        share=parameters.get("share") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
         zones=_zones(mapping(item, "metadata", "labels")),
         driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver"),  # one string for all PVs
@@ -126,7 +123,7 @@ _VOLUME = object_of(
     metadata=metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
     spec=map_of(
         "nodeAffinity",
-        csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable share")),
+        csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable")),
         claimRef=map_of("namespace name uid"),
     ),
 )

@@ -66,7 +66,6 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     if claim is None:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND)
     volume = catalog.volume(claim.volume_name)
-    may_be_shared = claim.shared or claim.read_only_many or bool(volume and volume.share)
     bound = claim.is_bound(volume)
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
@@ -77,12 +76,14 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     if waits and claim.shared and not claim.volume_name:
         detail = "starts with the claim's first consumer"
         return ClaimFinding(name, None, None, None, Reason.NO_SHARE_MANAGER, state, detail=detail, limits=limits)
-    if unusable or not may_be_shared:
-        reason = unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX
+    if unusable:
+        reason = unusable if claim.shared else Reason.CLAIM_NOT_RWX
         return ClaimFinding(name, reason=reason, persistent_state=state)
     # A dynamically provisioned Longhorn volume has the name of its PV, so the PV itself may still be unknown.
     handle = volume.handle if volume else claim.volume_name
     found = _find_server(name, handle, catalog, settings.longhorn_namespace)
+    # The modes of the PV and of the Longhorn volume decide, and may be more than the claim's: `requiresSharedAccess` in
+    # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/csi/util.go
     if found.reason is Reason.NO_SHARE_MANAGER and not claim.shared:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
     cold = found.reason is Reason.NO_SHARE_MANAGER

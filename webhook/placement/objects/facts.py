@@ -37,7 +37,6 @@ class Claim(Fact, Struct, frozen=True):
     volume_name: str  # the PV that the claim names: a user may have written it (see `Volume.names`)
     shared: bool  # ReadWriteMany
     persistent_state: bool  # of a persistent vTPM or EFI state
-    read_only_many: bool = False  # ReadOnlyMany without ReadWriteMany
     block: bool = False  # volumeMode Block
     storage_class: str = ""  # empty if the claim names none
     uid: str = ""
@@ -62,7 +61,6 @@ class Volume(Fact, Struct, frozen=True):
     claim: Key | None  # its claimRef
     node_affinity: JsonObject | None
     migratable: bool = False  # Longhorn's parameter; such a volume never has a share-manager
-    share: bool = False  # Longhorn's parameter
     claim_uid: str = ""  # the UID in the claimRef; empty if it has none
     # labels for a zone or a region (`TOPOLOGY_LABELS`), with the values that each admits
     zones: Mapping[str, frozenset[str]] = {}
