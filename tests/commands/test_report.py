@@ -275,7 +275,7 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     lists = [request for request in server.requests if request.verb == "list"]
     assert [request.plural for request in server.requests if request not in lists] == ["services"]
     assert all(request.query["limit"] for request in lists)
-    assert len(lists) == 31  # one page of each kind, and three for the webhook
+    assert len(lists) == 32  # one page of each kind, and three for the webhook
     server.forbidden.add(("list", "virtualmachines"))
     refused = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
     assert (refused.exit_code, "403: virtualmachines is forbidden" in refused.stderr) == (2, True)

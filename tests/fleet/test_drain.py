@@ -116,9 +116,10 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      {"longhorn": DELETES | {"blacklist-for-auto-delete-pod-when-volume-detached-unexpectedly":
                              "apps/ReplicaSet;kubevirt.io/VirtualMachineInstance"}},
      "IOPauses", "its share-manager follows it", "", ""),
-    ("elsewhere, with a network for RWX volumes", [*NODES, *SERVED, *on("node-b", "disk1")],
-     {"longhorn": KEEPS | {"storage-network-for-rwx-volume-enabled": "true"}},
-     "Restarts", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted"),
+    *((f"elsewhere, with {name}", [*NODES, *SERVED, *on("node-b", "disk1")], {"longhorn": KEEPS | {name: value}},
+       "Restarts", "Longhorn deletes its pod once the new share-manager runs", "", "interrupted")
+      for name, value in (("storage-network-for-rwx-volume-enabled", "true"),
+                          ("endpoint-network-for-rwx-volume", "default/storage"))),
     ("elsewhere, with a share-manager for the drained node alone",
      [*NODES, *SERVED[:2], share_manager_pod(node="node-a", nodeSelector={"kubernetes.io/hostname": "node-a"}),
       *on("node-b", "disk1")], {}, "IOHangs", "no other node can run its share-manager", "", "interrupted returns"),

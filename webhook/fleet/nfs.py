@@ -11,7 +11,14 @@ from webhook.fleet.vm_pod_template import claim_of
 from webhook.fleet.volumes import other_users
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
-from webhook.placement.objects.longhorn import DELETES_PODS, KEPT_OWNERS, RWX_NETWORK, VERSION_SETTING, VMI_OWNER
+from webhook.placement.objects.longhorn import (
+    DELETES_PODS,
+    ENDPOINT_NETWORK,
+    KEPT_OWNERS,
+    RWX_NETWORK,
+    VERSION_SETTING,
+    VMI_OWNER,
+)
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
 _FLUSHER_LONGHORN, _FLUSHER_KERNEL = (1, 7, 3), (5, 6)
@@ -67,7 +74,8 @@ def deletes_pods(setting: Callable[[str], str]) -> bool:
     if setting(DELETES_PODS) == "false" or VMI_OWNER in setting(KEPT_OWNERS).split(";"):
         return False
     keeps = KEEPS_PODS_FROM <= version_numbers(setting(VERSION_SETTING)) < DELETES_PODS_FROM
-    return not keeps or setting(RWX_NETWORK) == "true"  # the new share-manager has another IP address
+    # With such a network, the new share-manager has another IP address.
+    return not keeps or setting(RWX_NETWORK) == "true" or bool(setting(ENDPOINT_NETWORK))
 
 
 def cached_claims(vmi_spec: JsonObject) -> Iterator[str]:

@@ -22,7 +22,9 @@ TOLERATION_SETTING = "taint-toleration"  # of share-manager pods, too
 # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L624
 DELETES_PODS = "auto-delete-pod-when-volume-detached-unexpectedly"
 KEPT_OWNERS, VMI_OWNER = f"blacklist-for-{DELETES_PODS}", "kubevirt.io/VirtualMachineInstance"
-RWX_NETWORK = "storage-network-for-rwx-volume-enabled"
+# From 1.11 on, the second setting replaces the first one, and names a network: `syncSettingEndpointNetworkForRWXVolume`
+# in https://github.com/longhorn/longhorn-manager/blob/v1.11.3/datastore/longhorn.go
+RWX_NETWORK, ENDPOINT_NETWORK = "storage-network-for-rwx-volume-enabled", "endpoint-network-for-rwx-volume"
 FAST_FAILOVER, DRAIN_POLICY = "rwx-volume-fast-failover", "node-drain-policy"
 READ_SETTINGS = (
     VERSION_SETTING,
@@ -31,6 +33,7 @@ READ_SETTINGS = (
     DELETES_PODS,
     KEPT_OWNERS,
     RWX_NETWORK,
+    ENDPOINT_NETWORK,
     FAST_FAILOVER,
     DRAIN_POLICY,
 )
