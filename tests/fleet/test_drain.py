@@ -214,6 +214,9 @@ ROW = longhorn_volume("vol-lone", currentNodeID="node-a")
         ([node("node-b", unschedulable=True), *DATA[2:], replica("node-a"), replica("node-b")], {}, LAST, False),
         ([*DATA, replica("node-a")], {"node-drain-policy": "always-allow"}, "", True),
         ([*DATA, replica("node-a")], {"node-drain-policy": "block-for-eviction"}, f"{LAST}Longhorn copies", True),
+        *(([*DATA, replica("node-a"), replica("node-b")], {"node-drain-policy": policy}, expected, True)
+          for policy, expected in (("block-for-eviction", "a healthy replica is here: Longhorn copies it first"),
+                                   ("block-for-eviction-if-contains-last-replica", ""))),
         ([*DATA, replica("node-a")], {"node-drain-policy": "allow-if-replica-is-stopped"}, LAST, False),
         ([*NODES, longhorn_volume(currentNodeID=""), replica("node-a")],
          {"node-drain-policy": "allow-if-replica-is-stopped"}, "", True),

@@ -244,10 +244,12 @@ def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
         healthy = volume.healthy or frozenset()
         kept = [node for node in map(site.catalog.node, healthy.difference(drained)) if node and not node.unschedulable]
         allowed = policy == "always-allow" or (policy == "allow-if-replica-is-stopped" and not volume.attached_to)
-        if not healthy.isdisjoint(drained) and not kept and not allowed:
+        held = not kept or policy == "block-for-eviction"  # which copies each replica
+        if not healthy.isdisjoint(drained) and held and not allowed:
             copied = policy.startswith("block-for-eviction")
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
-            yield Obstacle("Volume", _label(name, site), f"its last healthy replica is here: {detail}", ends=copied)
+            replica = "a" if kept else "its last"
+            yield Obstacle("Volume", _label(name, site), f"{replica} healthy replica is here: {detail}", ends=copied)
         servers = site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, name)
         if volume.attached_to in drained and not servers:  # otherwise, it moves with its share-manager
             users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))
