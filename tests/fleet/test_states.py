@@ -313,6 +313,12 @@ def test_a_vm_that_its_share_manager_cannot_follow_reads_so_before_its_start() -
     assert advice(*found).startswith("The next share-manager of claim disk1 cannot run on any node that can run the VM")
 
 
+def test_the_selector_of_a_storage_class_replaces_the_same_key_of_longhorns_setting() -> None:
+    able = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "disk": "ssd"}
+    found = apart(*COLD, SSD_CLASS, SSD_SETTING | {"value": "disk:hdd"}, node("node-a", labels=able), vm(**DISK))
+    assert advice(*found).startswith("No action needed. The VM prefers nodes that match disk in (ssd)")
+
+
 def test_a_vm_of_a_pool_is_not_concerned_with_the_claim_that_the_pool_shares() -> None:
     for opted_in in (True, False):
         pool = [vm(opt_in=opted_in), vm_pod(node="node-b", opt_in="true" if opted_in else None), OTHER_USER]

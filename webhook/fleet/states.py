@@ -315,7 +315,10 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObje
     default, found = machine.servers.get("", {}), catalog.claim(machine.namespace, claim.claim)
     storage_class = catalog.storage_class(found.storage_class) if found else None
     more = tolerations(storage_class.tolerations) if storage_class else []
-    return {**default, "tolerations": [*mappings(default, "tolerations"), *more]}
+    # A key of the StorageClass's selector replaces that of Longhorn's setting.
+    limited = {each.key for each in claim.limits}
+    selector = {key: value for key, value in mapping(default, "nodeSelector").items() if key not in limited}
+    return {**default, "nodeSelector": selector, "tolerations": [*mappings(default, "tolerations"), *more]}
 
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
