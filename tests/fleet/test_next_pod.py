@@ -275,6 +275,7 @@ def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
         ({}, False),
         ({"devices": {"tpm": {}}}, False),
         ({"devices": {"tpm": {"persistent": True}}}, True),
+        ({"devices": {"tpm": {"persistent": True, "enabled": False}}}, False),
         ({"firmware": {"bootloader": {"efi": {"persistent": True}}}}, True),
     ],
 )

@@ -129,11 +129,9 @@ def claim_of(volume: JsonObject) -> str:
 
 def needs_state_claim(vm: JsonObject) -> bool:
     """Return whether the VM keeps its vTPM or EFI state in a claim."""
-    devices = mapping(vm, "spec", "template", "spec", "domain")
-    return (
-        mapping(devices, "devices", "tpm").get("persistent") is True
-        or mapping(devices, "firmware", "bootloader", "efi").get("persistent") is True
-    )
+    domain = mapping(vm, "spec", "template", "spec", "domain")
+    tpm, efi = mapping(domain, "devices", "tpm"), mapping(domain, "firmware", "bootloader", "efi")
+    return (tpm.get("persistent") is True and tpm.get("enabled") is not False) or efi.get("persistent") is True
 
 
 def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
