@@ -320,3 +320,10 @@ def test_sentences_wrap_in_100_columns(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 100
     row = next(number for number, line in enumerate(lines) if line.startswith("vm1   "))
     assert lines[row + 1].index("the volume") == lines[row].index("Uncordon")
+
+
+def test_a_node_without_a_ready_condition_is_not_called_not_ready(tmp_path: Path) -> None:
+    file = write_manifests(tmp_path, *storage(), node(ready=None), node("node-b", ready="False"), vm(), vm_pod())
+    _, *nodes = rows_of(run_report("nodes", "--snapshot", file))
+    assert [row[1] for row in nodes] == ["Unknown", "NotReady"]
+    assert "NotReady" not in run_report("--snapshot", file).stdout

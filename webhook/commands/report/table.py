@@ -95,12 +95,13 @@ def traffic_cells(traffic: JsonObject) -> Iterator[str]:
 
 
 def _problems(node: JsonObject) -> str:
-    found = ["NotReady"] * (not node["ready"]) + ["cordoned"] * node["cordoned"]
+    found = ["NotReady"] * (node["ready"] is False) + ["cordoned"] * node["cordoned"]
     return f" ({', '.join(found)})" if found else ""
 
 
 def _node_cells(node: JsonObject) -> Iterator[str]:
-    yield from (node["name"], ("Ready" if node["ready"] else "NotReady") + ", cordoned" * node["cordoned"])
+    status = {True: "Ready", False: "NotReady", None: "Unknown"}[node["ready"]]  # the words of kubectl
+    yield from (node["name"], status + ", cordoned" * node["cordoned"])
     yield from (str(node["vms"]), str(node["states"]["apart"]), str(node["shareManagers"]))
     for resource in RESOURCES:
         share = node["requested"].get(resource)
