@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from tests.support.controlplane.api import ApiError
-from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.plane import ControlPlane, Etcd
 
 T = TypeVar("T")
 TICK = 0.1  # seconds
@@ -22,11 +22,11 @@ class Changes:
     """Says when to look at the cluster again: after each change in etcd, and otherwise after IDLE."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+        self.etcd = Etcd(plane)
         self._revision, self._looked_at = "", 0.0
 
     def are_due(self) -> bool:
-        revision, now = self._plane.revision(), time.monotonic()
+        revision, now = self.etcd.revision(), time.monotonic()
         if revision == self._revision and now < self._looked_at + IDLE:
             return False
         self._revision, self._looked_at = revision, now
@@ -79,3 +79,4 @@ class ReconcileLoop:
                         self._reconcile()
                 except (ApiError, OSError, http.client.HTTPException) as error:
                     self.last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
+        self._changes.etcd.close()

@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +23,6 @@ from tests.support.controlplane.proxy import Address, EgressProxy
 T = TypeVar("T")
 COMMAND_TIMEOUT = 300  # seconds for kubectl and helm: the default of Helm's `--timeout`; kubectl has no timeout
 PATIENCE = 3  # a wait takes so many times longer on a busy machine than its test allows
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # uses no proxy of the environment
 LAST_EVENTS, LOG_LINES = 20, 8  # of the cluster, and of each program's log, in the error of a failed wait
 
 
@@ -33,11 +31,11 @@ class ControlPlane(Api):
 
     def __init__(self, folder: Path) -> None:
         folder = folder.resolve()
-        port, etcd_port, self.scheduler_port, *self._other_ports = free_ports(5)
+        port, self.etcd_port, self.scheduler_port, *self._other_ports = free_ports(5)
         super().__init__(port, folder / programs.CERTIFICATES / "apiserver.crt", secrets.token_hex(16))
         self.folder = folder
         self.kubeconfig = folder / programs.KUBECONFIG
-        self.etcd_url = f"http://{LOOPBACK}:{etcd_port}"
+        self.etcd_url = f"http://{LOOPBACK}:{self.etcd_port}"
         self.binaries = build.binaries()
         self.processes: dict[str, Process] = {}
         # Not in `folder`: a Unix socket's path is limited to about a hundred characters, and pytest's paths are long.
@@ -122,13 +120,10 @@ class ControlPlane(Api):
             scheduler.start()
             scheduler.wait_until_healthy()
 
-    def revision(self) -> str:
-        """Return etcd's revision, which grows with each change of an object."""
-        return str(self._call_etcd("range", {"key": "AA==", "serializable": True})["header"]["revision"])
-
     def compact_etcd(self) -> None:
         """Drop all but the newest revision. Once the API server has restarted, a watch from an older one gets 410."""
-        self._call_etcd("compaction", {"revision": self.revision(), "physical": True})
+        with closing(Etcd(self)) as etcd:
+            etcd.call("compaction", {"revision": etcd.revision(), "physical": True})
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess.run calls it
         """Run kubectl as the administrator and return its output. Raises RuntimeError with its stderr."""
@@ -245,8 +240,26 @@ class ControlPlane(Api):
             raise RuntimeError(f"`{program} {' '.join(arguments)}`: {result.stderr.strip()}")
         return result.stdout
 
-    def _call_etcd(self, what: str, body: Object) -> Object:
-        request = urllib.request.Request(f"{self.etcd_url}/v3/kv/{what}", json.dumps(body).encode())
-        with OPENER.open(request, timeout=10) as answer:
-            found: Object = json.load(answer)
+
+class Etcd:
+    """The etcd of a control plane, over one connection that is kept open. Not for several threads."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._connection = http.client.HTTPConnection(LOOPBACK, plane.etcd_port, timeout=10)
+
+    def revision(self) -> str:
+        """Return the revision, which grows with each change of an object."""
+        return str(self.call("range", {"key": "AA==", "serializable": True})["header"]["revision"])
+
+    def call(self, what: str, body: Object) -> Object:
+        try:
+            self._connection.request("POST", f"/v3/kv/{what}", json.dumps(body))
+            found: Object = json.load(self._connection.getresponse())
+        except BaseException:
+            self.close()
+            raise
         return found
+
+    def close(self) -> None:
+        """Close the connection. Another call opens another one."""
+        self._connection.close()
