@@ -20,7 +20,7 @@ from tests.support.measured import FIGURE, Measured
 from tests.support.paths import ROOT
 from tests.support.run_summary import write_summary
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account, last_decisions
+from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account
 
 # Hypothesis fails an example that takes 0.2 s by default. No property here is about time, and machines stall.
 settings.register_profile(
@@ -60,15 +60,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(missing, pytrace=False)
     if missing:
         pytest.skip(missing)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Add the last decisions of the webhooks that run to the report of a failed test."""
-    report = yield
-    if report.failed and item.get_closest_marker("controlplane"):
-        report.sections += last_decisions()
-    return report
 
 
 @pytest.hookimpl(trylast=True)
@@ -125,13 +116,6 @@ def webhook(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterat
     """A registered webhook with default settings."""
     with Webhook(plane, "webhook", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
         yield webhook.register()
-
-
-@pytest.fixture(scope="session")
-def unguarded_webhook(plane: ControlPlane, kubeconfig: Path) -> Iterator[Webhook]:
-    """A second registered webhook, with the node guard off. The API server calls it for VMs only."""
-    with Webhook(plane, "unguarded", kubeconfig, {"node_guard": "false"}) as webhook:
-        yield webhook.register(share_managers=False)
 
 
 @pytest.fixture

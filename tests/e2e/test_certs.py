@@ -2,42 +2,88 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from certs.authority import read, signed_by, split
+from certs.authority import signed_by, split
+from certs.cluster import ca_bundles
+from certs.secret import decoded
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.installation import Installation, Replica, create_kubeconfig, seconds_until
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.object_history import History
 from tests.support.paths import ROOT
 from tests.support.pod_stream import PodStream
-from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
+from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS, RIGHTS, Webhook, create_service_account
 
 pytestmark = pytest.mark.controlplane
 
 NAME = "self-managed"
-PORTS = 40
+HOST = f"{NAME}.{NAMESPACE}.svc"
+SECRETS, SERVICES = (f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("secrets", "services"))
+SECRET, CONFIGURATION = f"{SECRETS}/{NAME}-tls", f"{REGISTRATIONS}/{NAME}"
 # Seconds. Short, because a rotation waits until the last leaf of the old CA expires. But a renewal is due when a
 # third is left, and that third must be twice the time between two passes.
 LEAF_LIFETIME = 24
 SPREAD = 2  # seconds
+PORTS = 40
+# Then the pods use the next port, so the API server does a TLS handshake. 40 ports last for 60 s.
+SECONDS_PER_PORT = 1.5
+PORT_LABEL = "test/port"  # of a pod: the Service port at which the API server calls the webhook, by its index
+MAX_RATE = 100.0  # pods per second: leaves the rest of two cores to the control plane and the webhook
 STARTS = 'kubevirt_scheduler_certificate_steps_total{step="start"}'
+RIGHTS_OF_CERTIFICATES = (
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", ("get", "update")),
+    ("", "secrets", ("get", "update")),
+)
+
+
+def webhook_of(port: int) -> Object:
+    service = {"namespace": NAMESPACE, "name": NAME, "path": "/mutate", "port": 443 + port}
+    return {
+        "name": f"port-{port}.kubevirt-scheduler.io",
+        "clientConfig": {"service": service},
+        "objectSelector": {"matchLabels": {PORT_LABEL: str(port)}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAME}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 10,  # long, because the tests check trust, not latency
+        "sideEffects": "NoneOnDryRun",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+def vm_pod(port: int = 0) -> Object:
+    """Return a pod for which the API server calls the webhook at this port. No scheduler handles the pod."""
+    labels = {"kubevirt.io": "virt-launcher", PORT_LABEL: str(port)}
+    metadata = {"generateName": "virt-launcher-vm-", "namespace": NAME, "labels": labels}
+    return {"metadata": metadata, "spec": {"schedulerName": "none", "containers": [{"name": "a", "image": "a"}]}}
 
 
 class ReplicaGroup:
-    """Three replicas. The API server calls `called`, but not `standby`."""
+    """Three replicas. The API server calls `called`, but not `standby`.
 
-    def __init__(self, installation: Installation, replicas: list[Replica]) -> None:
-        self.installation, self.replicas = installation, replicas
+    The API server reuses a connection until it has been idle for 90 s, without verifying the certificate again. It has
+    a connection pool for each port of a Service. So the Service has several ports, with a webhook for each: a pod that
+    selects an unused port makes the API server open a new connection.
+    """
+
+    def __init__(self, plane: ControlPlane, replicas: list[Webhook]) -> None:
+        self.plane, self.replicas = plane, replicas
         *self.called, self.standby = replicas
+        self._pods = f"/api/v1/namespaces/{NAME}/pods"
 
     def all_serve_the_secret(self) -> bool:
         """Return whether all replicas serve the leaf in the Secret to a client that trusts the published CAs."""
@@ -48,181 +94,121 @@ class ReplicaGroup:
 
     def connections_opened(self) -> int:
         """Return how many connections the API server has opened so far. It closes those that are idle for 90 s."""
-        return self.installation.plane.connections_opened(*(one.address for one in self.called))
+        return self.plane.connections_opened(*(one.address for one in self.called))
 
-    def _serve_the_secret(self, replicas: list[Replica]) -> bool:
-        (ca_bundle,), leaf = self.installation.ca_bundles(), self.installation.secret_field("tls.crt")
-        return all(one.served_certificate(ca_bundle, self.installation.host) == leaf for one in replicas)
+    def secret_field(self, name: str) -> bytes:
+        """Return a decoded field of the Secret; empty if it is missing."""
+        return decoded(self.plane.request("GET", SECRET).get("data"), name)
+
+    def ca_bundles(self) -> set[bytes]:
+        """Return the distinct `caBundle`s of the configuration. In a steady state, there is one."""
+        return set(ca_bundles(self.plane.request("GET", CONFIGURATION)).values())
+
+    def creates_a_pod(self) -> bool:
+        """Create a pod as a dry run, which passes the same admission. Raises ApiError."""
+        return bool(self.plane.request("POST", f"{self._pods}?dryRun=All", vm_pod()))
+
+    def stream(self) -> PodStream:
+        """Create pods that use the ports of the webhook's Service in turn."""
+
+        def body(elapsed: float) -> str:
+            return json.dumps(vm_pod(int(elapsed / SECONDS_PER_PORT) % PORTS))
+
+        return PodStream(self.plane, self._pods, body, threads=4, rate=MAX_RATE)
+
+    def _serve_the_secret(self, replicas: list[Webhook]) -> bool:
+        (ca_bundle,), leaf = self.ca_bundles(), self.secret_field("tls.crt")
+        return all(served_certificate(one, ca_bundle) == leaf for one in replicas)
+
+
+def served_certificate(replica: Webhook, ca_bundle: bytes) -> bytes:
+    """Connect as a client that trusts these CAs, and return the server's certificate in PEM. Raises SSLError."""
+    trust = ssl.create_default_context(cadata=ca_bundle.decode())
+    with (
+        socket.create_connection(replica.address, 5) as raw,
+        trust.wrap_socket(raw, server_hostname=HOST) as connection,
+    ):
+        return ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"").encode()
+
+
+def crash_and_restart(replica: Webhook) -> None:
+    """Kill the process and its worker with SIGKILL, and start the process again."""
+    for pid in replica.pids():
+        os.kill(pid, signal.SIGKILL)
+    replica.process.kill()
+    # The folder of the certificate is in memory. In a container, it would vanish with the process.
+    (folder,) = {Path(line["ca"]).parent for line in replica.log() if "ca" in line}
+    shutil.rmtree(folder)
+    replica.process.start()
 
 
 @pytest.fixture(scope="module")
 def group(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReplicaGroup]:
     del longhorn  # needed for its CRD
-    installation = Installation(plane, NAME, PORTS).create_certificate_objects().create_service()
-    options = [f"--tls-secret={NAMESPACE}/{NAME}-tls", f"--tls-name={installation.host}"]
-    options += [f"--webhook-configuration={NAME}"]
-    program = [sys.executable, str(ROOT / "tests/e2e/short_lived_certificates.py"), str(LEAF_LIFETIME), str(SPREAD)]
-    kubeconfig = create_kubeconfig(plane, NAME)
-    replicas = [Replica(plane, f"{NAME}-{number}", kubeconfig, *options, program=program) for number in range(3)]
+    token = create_service_account(plane, NAME, RIGHTS + RIGHTS_OF_CERTIFICATES)
+    kubeconfig = plane.write_kubeconfig(plane.folder / f"{NAME}-kubeconfig", token)
+    options = f"--tls-secret={NAMESPACE}/{NAME}-tls", f"--tls-name={HOST}", f"--webhook-configuration={NAME}"
+    program = sys.executable, str(ROOT / "tests/e2e/short_lived_certificates.py"), str(LEAF_LIFETIME), str(SPREAD)
+    replicas = [
+        Webhook(plane, f"{NAME}-{number}", kubeconfig, {}, arguments=options, program=program) for number in range(3)
+    ]
+    plane.create_namespace(NAME)
+    ports = [{"name": f"port-{port}", "port": 443 + port} for port in range(PORTS)]
+    webhooks = [webhook_of(port) for port in range(PORTS)]
+    plane.request("POST", SERVICES, {"metadata": {"name": NAME}, "spec": {"ports": ports}})
+    plane.request("POST", SECRETS, {"metadata": {"name": f"{NAME}-tls"}, "type": "Opaque"})
+    plane.request("POST", REGISTRATIONS, {"metadata": {"name": NAME}, "webhooks": webhooks})
     with ExitStack() as stack:
-        stack.callback(installation.delete_service)
-        stack.callback(installation.delete_certificate_objects)
-        stack.callback(stop, replicas)
+        # The configuration first, so that no pod waits for a webhook that has stopped.
+        for path in f"/api/v1/namespaces/{NAME}", f"{SERVICES}/{NAME}", SECRET, CONFIGURATION:
+            stack.callback(plane.request, "DELETE", path)
         for each in replicas:
+            stack.callback(each.stop)
             each.process.start()
         for each in replicas:
             each.process.wait_until_healthy()
-        group = ReplicaGroup(installation, replicas)
+        group = ReplicaGroup(plane, replicas)
         plane.wait(group.all_serve_the_secret, 20, "all replicas serve one leaf")
         assert sum(each.metric(STARTS) for each in replicas) == 1, "one replica created the CA"
-        assert len(split(installation.secret_field("ca.crt"))) == 1
-        installation.route(*(each.address for each in group.called))
-        plane.wait(lambda: not installation.create_pod(), 20, "the first successful webhook call")
+        assert len(split(group.secret_field("ca.crt"))) == 1
+        plane.route_service(NAMESPACE, NAME, *(each.address for each in group.called))
+        plane.wait(group.creates_a_pod, 20, "the first successful webhook call")
         yield group
 
 
 def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(
     plane: ControlPlane, group: ReplicaGroup, measured: Measured
 ) -> None:
-    installation = group.installation
-    ensure_short_leaf(plane, group)
-    # After a damaged Secret, the previous CA stays trusted for the life of a leaf.
-    plane.wait(lambda: len(split(installation.secret_field("ca.crt"))) == 1, LEAF_LIFETIME + 10, "one CA")
-    (old,) = split(installation.secret_field("ca.crt"))
-    with History(plane, REGISTRATIONS) as published, PodStream.of_installation(installation) as stream:
+    (old,) = split(group.secret_field("ca.crt"))
+    with History(plane, REGISTRATIONS) as published, group.stream() as stream:
         stream.wait_for_more(50)
-        output = run_program(plane, "rotate-ca", "--yes")
-        group.standby.crash_and_restart()
-        plane.wait(lambda: not signed_by(installation.secret_field("tls.crt"), old), 30, "the new CA signs")
+        output = rotate_ca(plane)
+        crash_and_restart(group.standby)
+        plane.wait(lambda: not signed_by(group.secret_field("tls.crt"), old), 30, "the new CA signs")
         plane.wait(group.called_serve_the_secret, 20, "the called replicas serve the leaf of the new CA")
         before = group.connections_opened()
         stream.wait_for_more(200)
         opened = group.connections_opened() - before
         group.standby.process.wait_until_healthy()
         plane.wait(group.all_serve_the_secret, 20, "all replicas serve the leaf of the new CA")
-        plane.wait(
-            lambda: old not in published.latest_ca_bundles(NAME).pop(), LEAF_LIFETIME + 10, "the old CA is dropped"
-        )
+        plane.wait(lambda: old not in published.ca_bundles(NAME)[-1], LEAF_LIFETIME + 10, "the old CA is dropped")
         stream.wait_for_more(100)
     both, new = published.ca_bundles(NAME)[1:]
     assert published.ca_bundles(NAME) == [old, both, new]
     assert set(split(both)) == {old, new}
     assert output.splitlines()[-1].endswith("  drop: the last certificate of the old CA has expired")
-    report(measured, "a CA rotation", stream, f"{opened} connections opened between its last two steps")
-    assert stream.failed == []
-    assert opened >= 1
-
-
-def test_a_renewal_fails_no_pod_creation(plane: ControlPlane, group: ReplicaGroup, measured: Measured) -> None:
-    installation = group.installation
-    before, ca_bundle = installation.secret_field("tls.crt"), installation.secret_field("ca.crt")
-    with PodStream.of_installation(installation) as stream:
-        stream.wait_for_more(50)
-        began = time.monotonic()
-        output = run_program(plane, "renew", "--yes")
-        leaf = installation.secret_field("tls.crt")
-        plane.wait(group.all_serve_the_secret, 20, "all replicas serve the new leaf")
-        took = time.monotonic() - began
-        connections = group.connections_opened()
-        stream.wait_for_more(200)
-        opened = group.connections_opened() - connections
-    assert leaf != before
-    assert f"valid until {read(leaf).not_after:%Y-%m-%d %H:%M:%S} UTC" in output
-    assert (installation.secret_field("ca.crt"), installation.ca_bundles()) == (ca_bundle, {ca_bundle})
-    report(
-        measured,
-        "a renewal",
-        stream,
-        f"all replicas served the new leaf after {took:.1f} s, then {opened} connections opened",
+    measured(
+        f"a CA rotation: {len(stream.failed)} of {stream.count} creations failed, {stream.rate:.0f} a second; "
+        f"{opened} connections opened between its last two steps"
     )
     assert stream.failed == []
     assert opened >= 1
 
 
-def test_an_emptied_ca_bundle_fails_pod_creations_only_until_its_repair(
-    plane: ControlPlane, group: ReplicaGroup, measured: Measured
-) -> None:
-    installation = group.installation
-    ca_bundle = installation.secret_field("ca.crt")
-    with PodStream.of_installation(installation) as stream:
-        stream.wait_for_more(50)
-        installation.publish(*[b""] * PORTS)
-        took = seconds_until(plane, lambda: installation.ca_bundles() == {ca_bundle}, 20, "the repair of the caBundle")
-        repaired = time.monotonic()
-
-        def repair_seen() -> float:
-            """Return the end of the first creation that began after the repair and succeeded; 0 if there is none."""
-            since = (each for each in stream.creations if each.began > repaired)
-            return min((each.ended for each in since if not each.problem), default=0.0)
-
-        seen = plane.wait(repair_seen, 20, "the API server uses the repaired caBundle")
-        stream.wait_for_more(150)
-    late = [each for each in stream.creations if each.problem and each.began > seen]
-    report(measured, "an emptied caBundle", stream, f"repaired after {took:.1f} s")
-    assert late == []
-    assert all("x509: certificate signed by unknown authority" in problem for problem in stream.failed)
-    assert sum(each.metric("kubevirt_scheduler_certificate_repairs_total") for each in group.replicas) >= 1
-
-
-def test_a_damaged_secret_is_refilled_and_fails_no_pod_creation(
-    plane: ControlPlane, group: ReplicaGroup, measured: Measured
-) -> None:
-    installation = group.installation
-    (old,) = installation.ca_bundles()
-    with PodStream.of_installation(installation) as stream:
-        stream.wait_for_more(50)
-        plane.request("PATCH", installation.secret_path, {"data": {"ca.key": "eA=="}})
-        plane.wait(lambda: installation.secret_field("ca.crt") != old, 20, "a new CA")
-        took = seconds_until(plane, group.all_serve_the_secret, 20, "all replicas serve one leaf")
-        before = group.connections_opened()
-        stream.wait_for_more(200)
-        opened = group.connections_opened() - before
-    report(
-        measured,
-        "a damaged Secret",
-        stream,
-        f"all replicas served the new leaf {took:.1f} s after the new CA, then {opened} connections opened",
-    )
-    assert stream.failed == []
-    assert opened >= 1
-    both = installation.secret_field("ca.crt")
-    assert (installation.ca_bundles(), len(split(both))) == ({both}, 2)
-    assert old in both
-
-
-def run_program(plane: ControlPlane, *arguments: str) -> str:
-    """Run `kubevirt-scheduler certs` in its own process and return the standard output."""
-    options = [
-        f"--secret={NAMESPACE}/{NAME}-tls",
-        f"--webhook-configuration={NAME}",
-        f"--kubeconfig={plane.kubeconfig}",
-    ]
-    command = [str(PROGRAM), "certs", *arguments, *options]
+def rotate_ca(plane: ControlPlane) -> str:
+    """Run `kubevirt-scheduler certs rotate-ca` in its own process and return the standard output."""
+    options = f"--secret={NAMESPACE}/{NAME}-tls", f"--webhook-configuration={NAME}", f"--kubeconfig={plane.kubeconfig}"
+    command = [str(PROGRAM), "certs", "rotate-ca", "--yes", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def stop(replicas: list[Replica]) -> None:
-    for each in replicas:
-        each.terminate()
-    for each in replicas:
-        each.stop()
-
-
-def ensure_short_leaf(plane: ControlPlane, group: ReplicaGroup) -> None:
-    """Make the replicas issue a new leaf if an operator's `certs renew` has issued one with a lifetime of 30 days."""
-    leaf = read(group.installation.secret_field("tls.crt"))
-    if leaf.not_after < datetime.now(UTC) + timedelta(seconds=LEAF_LIFETIME):
-        return
-    before = group.installation.secret_field("ca.crt")
-    plane.request("PATCH", group.installation.secret_path, {"data": None})
-    plane.wait(lambda: group.installation.secret_field("ca.crt") not in (b"", before), 20, "a new CA")
-    plane.wait(group.all_serve_the_secret, 20, "all replicas serve one leaf")
-    plane.wait(lambda: not group.installation.create_pod(), 20, "a successful webhook call")
-
-
-def report(measured: Measured, what: str, stream: PodStream, more: str) -> None:
-    """Report the figures of a stream."""
-    failed, total = len(stream.failed), len(stream.creations)
-    measured(f"{what}: {failed} of {total} creations failed, {stream.rate:.0f} a second; {more}")

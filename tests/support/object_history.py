@@ -1,67 +1,62 @@
-"""Record every version of the objects in a collection of the API server, with a list and a watch."""
+"""Record each version of the objects in some collections of the API server, with a list and watches."""
 
 from __future__ import annotations
 
 import json
 import threading
-import uuid
-from collections import defaultdict
 from itertools import groupby
-from typing import Any
 
 from certs.cluster import ca_bundles
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from webhook.cluster.client import ClusterClient
 
-# Seconds, more than a test takes on a machine that is ten times slower. The watch is closed earlier, at the end marker.
-WATCH_TIMEOUT = 1200
+WATCH = 2  # seconds until a watch is renewed, or ends
+Event = tuple[int, str, str, Object]  # resource version, path of the collection, type, object
 
 
 class History:
-    """The versions of each object. Complete after the block `with History(plane, path) as history`."""
+    """The versions of each object. Complete after the block `with History(plane, *paths) as history`."""
 
-    def __init__(self, plane: ControlPlane, path: str) -> None:
-        """`path` is the path of a collection."""
-        self._plane, self._path = plane, path
-        self._versions: defaultdict[str, list[Object]] = defaultdict(list)
-        self._end_marker = f"the-end-{uuid.uuid4().hex}"
-        self._thread = threading.Thread(target=self._record)
+    def __init__(self, plane: ControlPlane, *paths: str) -> None:
+        self._cluster = ClusterClient.connect(str(plane.kubeconfig))
+        self._events: list[Event] = []
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._record, args=(path, self._list(path))) for path in paths]
 
     def __enter__(self) -> History:
-        cluster = ClusterClient.connect(str(self._plane.kubeconfig))
-        version, objects = next(cluster.pages(self._path))
-        for each in map(json.loads, map(bytes, objects)):
-            self._versions[each["metadata"]["name"]].append(each)
-        self._events: Any = cluster.watch(self._path, version, WATCH_TIMEOUT)
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Create an object as the end marker. When the watch shows it, no earlier version is missing.
-        self._plane.request("POST", self._path, {"metadata": {"name": self._end_marker}})
-        self._thread.join(30)
-        self._plane.request("DELETE", f"{self._path}/{self._end_marker}")
-        assert self._end_marker in self._versions, "the watch ended before the test did"
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def events(self) -> list[Event]:
+        """Return what happened so far, in order: all objects are in one etcd."""
+        return sorted(self._events, key=lambda event: event[0])
 
     def ca_bundles(self, name: str) -> list[bytes]:
         """Return the `caBundle`s of a configuration in order. Versions that leave them unchanged add nothing."""
-        values = (one for version in self._versions[name] for one in sorted(set(ca_bundles(version).values())))
+        versions = [item for _, _, _, item in self.events() if item["metadata"]["name"] == name]
+        values = (one for version in versions for one in sorted(set(ca_bundles(version).values())))
         return [value for value, _ in groupby(values)]
 
-    def latest_ca_bundles(self, name: str) -> set[bytes]:
-        """Return the distinct `caBundle`s in the latest version of a configuration."""
-        return set(ca_bundles(self._versions[name][-1]).values())
+    def _list(self, path: str) -> str:
+        """Record the objects that exist, and return the resource version of the list."""
+        version, objects = next(self._cluster.pages(path))
+        for found in map(json.loads, map(bytes, objects)):
+            self._events.append((int(found["metadata"]["resourceVersion"]), path, "ADDED", found))
+        return version
 
-    def versions(self, name: str) -> list[Object]:
-        """Return all versions of an object."""
-        return self._versions[name]
-
-    def _record(self) -> None:
-        for kind, raw in self._events:
-            found = json.loads(bytes(raw))
-            if kind in ("ADDED", "MODIFIED"):
-                self._versions[found["metadata"]["name"]].append(found)
-            if found["metadata"].get("name") == self._end_marker:
-                break
-        self._events.close()
+    def _record(self, path: str, version: str) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stopped.is_set()  # the last watch begins after the end of the block
+            for kind, raw in self._cluster.watch(path, version, WATCH):
+                found = json.loads(bytes(raw))
+                version = found["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK":
+                    self._events.append((int(version), path, kind, found))

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.installation import Installation
 from tests.support.scenario import DECISION, Scenario
 
-# Both limits leave the rest of two cores to the control plane and the webhook.
-MAX_RATE = 100.0  # pods per second, for `of_installation`
-PAUSE = 0.04  # seconds after each creation, for `of_scenario`: at most 50 pods per second from 2 threads
-# Then the pods use the next port, so the API server does a TLS handshake. 40 ports last for 60 s.
-SECONDS_PER_PORT = 1.5
+# Seconds after each creation, for `of_scenario`: at most 50 pods per second from 2 threads. The rest of two cores is
+# left to the control plane and the webhook.
+PAUSE = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Creation:
 
 
 class PodStream:
-    """`with PodStream.of_...(...) as stream`: create pods on persistent connections until the block ends."""
+    """`with PodStream.of_scenario(scenario) as stream`: create pods on persistent connections until the block ends."""
 
     def __init__(
         self,
@@ -50,36 +47,19 @@ class PodStream:
         rate: float = math.inf,
         pause: float = 0.0,
         after_each: Callable[[], None] = lambda: None,
-        on_exit: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """POST `body` to `path`; `body` and `on_exit` receive the seconds since the stream began.
+        """POST `body` to `path`; `body` receives the seconds since the stream began.
 
         All threads together create at most `rate` pods per second. Each thread waits at least `pause` seconds between
-        two creations. `after_each` runs in the creating thread, `on_exit` after all threads have ended.
+        two creations. `after_each` runs in the creating thread.
         """
         self._plane, self._path, self._body = plane, f"{path}?dryRun=All", body
         self._period, self._pause = threads / rate, pause
-        self._after_each, self._on_exit = after_each, on_exit
+        self._after_each = after_each
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._create) for _ in range(threads)]
         self._begin = time.monotonic()
         self.creations: list[Creation] = []
-
-    @classmethod
-    def of_installation(cls, installation: Installation) -> PodStream:
-        """Create pods that use the ports of the webhook's Service in turn."""
-        # Start at a port that the last stream has not used: the API server reuses a connection for 90 s, without a
-        # TLS handshake.
-        plane, path, first = installation.plane, f"/api/v1/namespaces/{installation.name}/pods", installation.next_port
-
-        def body(elapsed: float) -> str:
-            port = (first + int(elapsed / SECONDS_PER_PORT)) % installation.port_count
-            return json.dumps(installation.vm_pod(port))
-
-        def advance_port(elapsed: float) -> None:
-            installation.next_port += int(elapsed / SECONDS_PER_PORT) + 1
-
-        return cls(plane, path, body, threads=4, rate=MAX_RATE, on_exit=advance_port)
 
     @classmethod
     def of_scenario(
@@ -98,7 +78,6 @@ class PodStream:
         self._done.set()
         for thread in self._threads:
             thread.join()
-        self._on_exit(time.monotonic() - self._begin)
 
     @property
     def count(self) -> int:

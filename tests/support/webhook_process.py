@@ -16,7 +16,7 @@ from pathlib import Path
 from certs.authority import issue_ca, issue_leaf
 from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.process import STARTED, Process, free_ports
+from tests.support.controlplane.process import Process, free_ports
 from tests.support.log_capture import whole_lines
 
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
@@ -47,29 +47,16 @@ RELEASE_RIGHTS: tuple[Right, ...] = (
 )
 
 
-def rules(rights: tuple[Right, ...]) -> list[Object]:
-    return [{"apiGroups": [group], "resources": [kind], "verbs": verbs} for group, kind, verbs in rights if verbs]
-
-
 def create_service_account(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) -> str:
     """Create a ServiceAccount with these rights and return its token."""
     subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})
-    plane.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules(rights)})
+    rules = [{"apiGroups": [group], "resources": [kind], "verbs": verbs} for group, kind, verbs in rights]
+    plane.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})
     binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
     plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
     return plane.service_account_token(NAMESPACE, name)
-
-
-def last_decisions(count: int = 12) -> list[tuple[str, str]]:
-    """Return the last log lines about decisions of each webhook process that runs, with a heading."""
-    found = []
-    for process in list(STARTED):
-        lines = process.log.read_text(errors="replace").splitlines() if process.log.exists() else []
-        if decided := [line for line in lines if '"decided"' in line]:
-            found.append((f"last decisions of {process.name}", "\n".join(decided[-count:])))
-    return found
 
 
 class Webhook:
@@ -84,8 +71,12 @@ class Webhook:
         *,
         tls: Path | None = None,
         arguments: tuple[str, ...] = (),
+        program: tuple[str, ...] = (str(PROGRAM),),
     ) -> None:
-        """Prepare the command. `tls` is the folder of another replica's certificate, to serve the same one."""
+        """Prepare the command. `tls` is the folder of another replica's certificate, to serve the same one.
+
+        With the argument `--tls-secret`, the process manages its certificate itself.
+        """
         self.name = name
         self.folder = plane.folder / name
         self.settings = {f"CO_SCHEDULE_{key.upper()}": value for key, value in settings.items()}
@@ -96,13 +87,10 @@ class Webhook:
         self.folder.mkdir(parents=True)
         self.tls = tls or self._write_certificate(self.folder / "tls")
         environment = {"KUBECONFIG": str(kubeconfig)} | self.settings
-        listen = [
-            f"--bind={LOOPBACK}",
-            f"--https-port={self._https}",
-            f"--http-port={self._http}",
-            f"--tls-dir={self.tls}",
-        ]
-        command = ["/usr/bin/env", *(f"{key}={value}" for key, value in environment.items()), str(PROGRAM), "serve"]
+        listen = [f"--bind={LOOPBACK}", f"--https-port={self._https}", f"--http-port={self._http}"]
+        if not any(each.startswith("--tls-secret=") for each in arguments):
+            listen.append(f"--tls-dir={self.tls}")
+        command = ["/usr/bin/env", *(f"{key}={value}" for key, value in environment.items()), *program, "serve"]
         self.process = Process(
             name, [*command, *listen, *arguments], f"http://{LOOPBACK}:{self._http}/readyz", self.folder
         )
@@ -120,11 +108,6 @@ class Webhook:
         self.unregister()
         self.stop()
 
-    def terminate(self) -> None:
-        if self.process.alive:
-            self.process.should_run = False
-            os.kill(self.process.pid, signal.SIGTERM)
-
     @property
     def address(self) -> tuple[str, int]:
         """The address that serves admission reviews."""
@@ -132,9 +115,9 @@ class Webhook:
 
     def stop(self, seconds: float = 15) -> None:
         """Stop the process at once: no client needs a graceful shutdown, which a second SIGTERM cuts short."""
-        deadline = time.monotonic() + seconds
+        self.process.should_run, deadline = False, time.monotonic() + seconds
         while self.process.alive and time.monotonic() < deadline:
-            self.terminate()
+            os.kill(self.process.pid, signal.SIGTERM)
             time.sleep(0.1)
         self.process.kill()
 
