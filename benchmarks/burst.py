@@ -6,10 +6,10 @@ tests/support/longhorn.py for Longhorn. There are two trials:
 - 100 VMs whose share-managers are on one node that fits 40 VMs. The other nodes fit all VMs. The benchmark also creates
   the same pods without a webhook and, with --peer, with the webhook in Go of benchmarks/serve.py, in another order each
   time. So the comparison is valid on a machine whose speed drifts.
-- pairs of VMs that share a disk and have anti-affinity to each other.
+- pairs of VMs that start together, share a disk and have anti-affinity to each other.
 
-A Service without session affinity sends each call to any replica. With it, one replica gets all calls: the webhook
-configuration has its URL, so no Python proxy is involved. The other latencies include that proxy.
+A Service without session affinity sends each new connection to any replica. With it, one replica gets all calls: the
+webhook configuration has its URL, so no Python proxy is involved. The other latencies include that proxy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ CLIENTS = (VMS, 10, 1)  # that create the VMs at the same time, each one VM afte
 TIMEOUT = 3  # seconds: timeoutSeconds of the chart
 OURS, WITHOUT, PEER = "ours", "without", "in Go"
 VM_PODS = "labelSelector=kubevirt.io/created-by"
-GAPS = (0.0, 0.010, 0.030)  # seconds between the two VMs of a pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,28 @@ class Burst:
     reasons: Counter[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The pods some time after their creation: how many run on each node, and the names of those that don't run."""
+
+    nodes: Counter[str]
+    pending: list[str]
+
+
+def outcome(scenario: Scenario, created: Sequence[Creation], seconds: float) -> Outcome:
+    """Return where the pods are as soon as all of them run, but after `seconds` at the latest."""
+    names = {each.pod for each in created if each.pod}
+    deadline = time.monotonic() + seconds
+    while True:
+        found = scenario.plane.request("GET", f"{scenario.pods}?resourceVersion=0")["items"]
+        pods = {pod["metadata"]["name"]: pod for pod in found if pod["metadata"]["name"] in names}
+        running = {name: pod for name, pod in pods.items() if pod["status"].get("phase") == "Running"}
+        pending = sorted(names - running.keys())
+        if not pending or time.monotonic() > deadline:
+            return Outcome(Counter(pod["spec"]["nodeName"] for pod in running.values()), pending)
+        time.sleep(0.5)
+
+
 def without_webhook(pod: Object) -> Object:
     """Return the pod with a label for which the API server doesn't call the webhook."""
     labels = pod["metadata"]["labels"] | {"kubevirt.io": "unserved"}
@@ -99,16 +120,11 @@ class Trial:
             scenario.close()
 
     def wait_served(self, scenario: Scenario, claim: str) -> None:
-        """Wait until each replica that gets calls would pin a VM with this claim.
-
-        Without session affinity, each new connection of the API server goes to the next replica. It opens as many
-        connections as it has calls at the same time.
-        """
+        """Wait until each replica that gets calls would pin a VM with this claim."""
         if self.configuration.calls_one:
             self.stage.plane.wait(lambda: bool(scenario.target_node(claim)), 20, f"a decision for claim {claim}")
         else:
             self.replicas.wait_until_all(lambda: bool(scenario.target_node(claim)), f"a decision for claim {claim}")
-            self.replicas.route_per_connection()
 
     def burst(self, clients: int, sides: Sequence[str]) -> Burst:
         """Create 100 VMs for each side in this order, and return the outcome for our webhook."""
@@ -124,7 +140,7 @@ class Trial:
                 pods = [scenario.vm_pod(f"vm{turn}-{number}", claims[number % VOLUMES]) for number in range(VMS)]
                 bursts[side] = self._create(scenario, side, pods, clients)
                 if side == OURS:
-                    found = burst.outcome(scenario, bursts[side], self.seconds)
+                    found = outcome(scenario, bursts[side], self.seconds)
                 self._delete_vms(scenario)
         created = bursts[OURS]
         return Burst(
@@ -152,21 +168,18 @@ class Trial:
         self.stage.plane.wait(lambda: self.stage.plane.request("DELETE", path), 120, "the end of the VMs' pods")
         time.sleep(1)
 
-    def pairs(self, number: int, gap: float) -> int:
+    def pairs(self, number: int) -> int:
         """Create pairs of VMs with a shared disk and anti-affinity. Return how many pairs have a Pending VM."""
         with self.scenario() as scenario:
             scenario.add_nodes(4)
             claims = [f"disk{each}" for each in range(number)]
             burst.serve_volumes(scenario, claims)
             self.wait_served(scenario, claims[-1])
-            if not self.configuration.calls_one:
-                # In succession, the API server would use one connection.
-                self.replicas.route_per_call()
             created = []
             for claim in claims:
                 pair = [scenario.anti_affinity_pod(f"vm-{claim}", claim) for _ in range(2)]
-                created += burst.create(scenario, pair, delays=(0.0, gap))
-            return len(burst.outcome(scenario, created, self.seconds).pending)
+                created += burst.create(scenario, pair)
+            return len(outcome(scenario, created, self.seconds).pending)
 
 
 @contextmanager
@@ -206,7 +219,7 @@ def describe(found: Burst) -> str:
 )
 @click.option("--peer", is_flag=True, help="With one replica: also measure a webhook in Go.")
 @click.option("--runs", default=3, show_default=True, help="Bursts of each kind.")
-@click.option("--pairs", default=30, show_default=True, help="Pairs of VMs for each gap.")
+@click.option("--pairs", default=30, show_default=True, help="Pairs of VMs.")
 @click.option("--seconds", default=90.0, show_default=True, help="Time until a VM that does not run counts as Pending.")
 def main(only: tuple[str, ...], peer: bool, runs: int, pairs: int, seconds: float) -> None:
     """Measure bursts of VMs with each configuration, and print the results."""
@@ -223,11 +236,10 @@ def main(only: tuple[str, ...], peer: bool, runs: int, pairs: int, seconds: floa
                     show_step(f"replicas {configuration.name}: {VMS} VMs by {clients} clients")
                     first = run % len(sides)
                     print(describe(trial.burst(clients, sides[first:] + sides[:first])), flush=True)
-                for gap in GAPS if pairs and configuration.replicas == 2 else ():
-                    show_step(f"replicas {configuration.name}: {pairs} pairs, {gap * 1000:.0f} ms apart")
-                    stuck = trial.pairs(pairs, gap)
-                    line = f"replicas {configuration.name}, {gap * 1000:.0f} ms apart: {stuck} of {pairs} pairs stuck"
-                    print(line, flush=True)
+                if pairs and configuration.replicas == 2:
+                    show_step(f"replicas {configuration.name}: {pairs} pairs")
+                    stuck = trial.pairs(pairs)
+                    print(f"replicas {configuration.name}: {stuck} of {pairs} pairs stuck", flush=True)
 
 
 if __name__ == "__main__":

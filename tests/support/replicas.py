@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.balancer import Balancer
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.webhook_process import NAMESPACE, Webhook
 
@@ -14,7 +13,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
 class Replicas:
-    """`with Replicas(...)` starts and registers the replicas; each call goes to a random one.
+    """`with Replicas(...)` starts and registers the replicas; each new connection goes to the next one.
 
     The replicas share a certificate and the settings. With `lease`, one of them releases pins; `kubeconfig` needs the
     rights to do so.
@@ -56,32 +55,25 @@ class Replicas:
                 each.process.start()
             for each in self.all:
                 each.process.wait_until_healthy()
-            self._balancer = Balancer(self.first.tls, f"{self._name}.{NAMESPACE}.svc", self._addresses)
-            self._stack.callback(self._balancer.stop)
             self._stack.callback(self.first.unregister)
             self.first.register(self._share_managers, self._timeout)
-            self.route_per_call()
+            self.route_per_connection()
             self._stack = self._stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def _addresses(self) -> tuple[tuple[str, int], ...]:
-        return tuple(each.address for each in self.all)
-
-    def route_per_call(self) -> None:
-        """Send each call to a random replica. No call may be in flight."""
-        self._route(self._balancer.address)
-
     def route_per_connection(self) -> None:
-        """Send each new connection of the API server to another replica, as kube-proxy does without an affinity."""
-        self._route(*self._addresses)
+        """Send each new connection of the API server to the next replica, as kube-proxy does without an affinity.
+
+        The API server opens as many connections as it has calls at the same time, and reuses the newest idle one.
+        """
+        self._route(*self.all)
 
     def route_to_one(self) -> None:
         """Send all calls to the first replica, as `sessionAffinity: ClientIP` does with those of one API server."""
-        self._route(self.first.address)
+        self._route(self.first)
 
     def register_one(self) -> None:
         """Like `route_to_one`, but for good, and without the proxy that stands in for the Service."""
@@ -89,17 +81,20 @@ class Replicas:
         self.first.register(self._share_managers, self._timeout, direct=True)
 
     def wait_until_all(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a condition, which calls the webhook, is true whichever replica gets the call."""
+        """Wait until a condition, which calls the webhook, is true whichever replica gets the call.
+
+        After that, calls are routed per connection.
+        """
         for replica in self.all:
-            self._balancer.targets = (replica.address,)
-            self.route_per_call()
+            self._route(replica)
             self._plane.wait(condition, 20, f"{what}, by {replica.name}")
-        self._balancer.targets = self._addresses
+        self.route_per_connection()
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples of all replicas."""
         return sum(each.metric(name) for each in self.all)
 
-    def _route(self, *addresses: tuple[str, int]) -> None:
-        cluster_ip = self._plane.route_service(NAMESPACE, self._name, *addresses)
+    def _route(self, *replicas: Webhook) -> None:
+        """Route new connections, and close the idle ones. No call may be in flight."""
+        cluster_ip = self._plane.route_service(NAMESPACE, self._name, *(each.address for each in replicas))
         self._plane.close_connections(cluster_ip, 443)
