@@ -1,29 +1,100 @@
-"""`recolocate` moves running VMs to their storage, and stops, waits or skips a VM when the cluster changes."""
+"""`recolocate` moves running VMs to their storage, also twice at once, and can be interrupted.
+
+The commands have the rights of the chart's roles for people, and no others.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import signal
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.migrating_fleet import LIMIT, MigratingFleet, role_kubeconfig
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.measured import Measured
+from tests.support.helm_chart import NAME, find_one, render
 from tests.support.migration_controller import MigrationController
-from tests.support.scenario import Scenario
+from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.webhook_process import create_service_account
 
 pytestmark = pytest.mark.controlplane
 
+SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
+LIMIT = 300  # seconds for one command, which takes 60 on a busy machine
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
     "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable", "Paused")],
 }
+
+
+def role_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    """Write a kubeconfig with the rights of this ClusterRole of the chart, and no others."""
+    role = find_one(render({"rbac": {name: {"create": True}}}), "ClusterRole", f"{NAME}-{name}")
+    rights = tuple(
+        (group, kind, tuple(rule["verbs"]))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    )
+    token = create_service_account(plane, f"{name}-e2e", rights)
+    return plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token)
+
+
+class Fleet:
+    """VMs with one disk each, whose share-managers run on chosen nodes; one StorageClass for each of these nodes."""
+
+    def __init__(self, scenario: Scenario, controller: MigrationController, kubeconfig: Path) -> None:
+        self.scenario, self.controller, self.kubeconfig = scenario, controller, kubeconfig
+        self.nodes = scenario.add_nodes(3)
+        for node in self.nodes:
+            scenario.add_storage_class(f"class-{node}", HOSTNAME, node)
+
+    def add(self, vms: dict[str, tuple[str, str]], statuses: dict[str, Object] | None = None) -> None:
+        """Start VMs, each on a node and with its storage on a node. `statuses` override the status of VMIs by name."""
+        with ThreadPoolExecutor(8) as threads:
+            volumes = dict(zip(vms, threads.map(lambda name: self._provision(name, vms[name][1]), vms), strict=True))
+        self.scenario.wait_bound(*vms)
+        for name, (node, _) in vms.items():
+            pod = self.scenario.vm_pod(name, name)
+            self.controller.add_vm(pod, node, **(statuses or {}).get(name, {}))
+        served = {name: self.scenario.longhorn.wait_running(volume) for name, volume in volumes.items()}
+        assert served == {name: storage for name, (_, storage) in vms.items()}
+
+    def _provision(self, claim: str, node: str) -> str:
+        volume = f"vol-{self.scenario.namespace}-{claim}"
+        self.scenario.longhorn.provision(self.scenario.namespace, claim, volume, f"class-{node}")
+        self.scenario.volumes.append(volume)
+        return volume
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [str(SCRIPT), *arguments, "--kubeconfig", str(self.kubeconfig)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def start_recolocate(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start to migrate the VMs of the namespace."""
+        return self.start("recolocate", "-n", self.scenario.namespace, "--yes", "--settle", "0", *arguments)
+
+    def run(self, *arguments: str, expected: int = 0) -> tuple[str, str]:
+        """Run the command line, check its exit status, and return its standard output and error."""
+        process = self.start(*arguments)
+        stdout, stderr = process.communicate(timeout=LIMIT)
+        assert process.returncode == expected, f"{stdout}\n{stderr}\n{self.controller.loop.last_error}"
+        assert "Traceback" not in stderr
+        return stdout, stderr
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each VM, as `report` shows it."""
+        found = json.loads(self.run("report", "-n", self.scenario.namespace, "-o", "json")[0])
+        return {vm["name"]: vm["state"] for vm in found["vms"]}
+
+    def wait(self, predicate: Callable[[], object], what: str) -> None:
+        self.scenario.plane.wait(predicate, 30, what)
 
 
 @pytest.fixture(scope="module")
@@ -32,62 +103,59 @@ def kubeconfig(plane: ControlPlane) -> Path:
 
 
 @pytest.fixture
-def scenario(plain_scenario: Scenario) -> Scenario:
-    return plain_scenario
-
-
-@pytest.fixture
-def controller(scenario: Scenario) -> Iterator[MigrationController]:
-    with MigrationController(scenario) as controller:
+def controller(plain_scenario: Scenario) -> Iterator[MigrationController]:
+    with MigrationController(plain_scenario) as controller:
         yield controller
 
 
 @pytest.fixture
-def fleet(scenario: Scenario, controller: MigrationController, kubeconfig: Path) -> MigratingFleet:
-    return MigratingFleet(scenario, controller, kubeconfig)
+def fleet(plain_scenario: Scenario, controller: MigrationController, kubeconfig: Path) -> Fleet:
+    return Fleet(plain_scenario, controller, kubeconfig)
+
+
+def phase(migration: Object) -> str:
+    return str(migration.get("status", {}).get("phase", ""))
 
 
 def phases(controller: MigrationController) -> dict[str, str]:
     """Return the phase of each VM's newest migration."""
     found = sorted(controller.migrations(), key=lambda each: each["metadata"]["creationTimestamp"])
-    return {each["spec"]["vmiName"]: each.get("status", {}).get("phase", "") for each in found}
+    return {each["spec"]["vmiName"]: phase(each) for each in found}
 
 
-def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
-    controller: MigrationController, fleet: MigratingFleet, measured: Measured
+def test_two_runs_at_once_move_each_vm_once_but_those_that_the_dry_run_names(
+    controller: MigrationController, fleet: Fleet
 ) -> None:
     a, b, c = fleet.nodes
-    homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(12)}
-    elsewhere = {a: b, b: c, c: a}
-    vms = {name: (elsewhere[home] if int(name[3:]) < 8 else home, home) for name, home in homes.items()}
-    fleet.add(vms, {"vm-03": NOT_MIGRATABLE, "vm-04": PAUSED})
-    lines = fleet.run("recolocate", "-A", "-o", "json").stdout.splitlines()
-    plan = {each["name"]: each for each in map(json.loads, lines)}
-    assert len(plan) == 8
+    ways = ((a, b), (b, c), (c, a))
+    vms = {f"vm-{number}": ways[number % 3] for number in range(8)}
+    fleet.add(vms | {"vm-8": (a, a)}, {"vm-3": NOT_MIGRATABLE, "vm-4": PAUSED})
+    plan = {each["name"]: each for each in map(json.loads, fleet.run("recolocate", "-A", "-o", "json")[0].splitlines())}
     hindered = {name: each["reason"] for name, each in plan.items() if each["action"] != "migrate"}
-    assert hindered == {"vm-03": "NotLiveMigratable", "vm-04": "Paused"}
+    assert (len(plan), hindered) == (8, {"vm-3": "NotLiveMigratable", "vm-4": "Paused"})
     assert controller.migrations() == []
-    began = time.monotonic()
-    result = fleet.run("recolocate", "-A", "--yes", "--parallel", "3", "--settle", "1")
-    measured(f"recolocate: 6 VMs moved in {time.monotonic() - began:.0f} s, at most 3 at once")
-    assert "do not support live migration" in result.stderr
-    assert "6 VMs: 6 moved" in result.stdout
-    assert {name for name, state in fleet.states().items() if state != "Together"} == {"vm-03", "vm-04"}
-    assert controller.peak["all"] <= 3
-    assert all(controller.peak[node] <= 2 for node in fleet.nodes)
+    controller.seconds = 1.0
+    for run in [fleet.start_recolocate("--parallel", number) for number in ("1", "2")]:
+        stdout, stderr = run.communicate(timeout=LIMIT)
+        assert run.returncode == 0, stdout + stderr
+        assert "failed" not in stdout
+        assert "do not support live migration" in stderr
+    assert {name for name, state in fleet.states().items() if state != "Together"} == hindered.keys()
+    succeeded = [each["spec"]["vmiName"] for each in controller.migrations() if phase(each) == "Succeeded"]
+    assert sorted(succeeded) == sorted(vms.keys() - hindered)
+    assert controller.peak <= 3
     migration = controller.migrations()[0]["metadata"]
     assert migration["annotations"] == {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
     assert migration["labels"] == {"kubevirt-scheduler/recolocate": "true"}
-
-    again = fleet.run("recolocate", "-A", "--yes")
-    assert again.stdout == "No VM to migrate.\n"
+    assert fleet.run("recolocate", "-A", "--yes")[0] == "No VM to migrate.\n"
 
 
 def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
-    controller: MigrationController, fleet: MigratingFleet
+    controller: MigrationController, fleet: Fleet, plane: ControlPlane, tmp_path: Path
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    expect_that_the_report_role_suffices(fleet, plane, tmp_path)
     for vm, signals in ("vm-1", [signal.SIGINT]), ("vm-2", [signal.SIGINT, signal.SIGTERM]):
         left = len(signals) == 2  # the same signal twice at once counts as one
         assert controller.node("vm-2") == source
@@ -110,14 +178,16 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     assert set(fleet.states().values()) == {"Together"}
 
 
-def test_two_runs_at_once_move_each_vm_once(controller: MigrationController, fleet: MigratingFleet) -> None:
-    a, b, c = fleet.nodes
-    ways = ((a, b), (b, c), (c, a))
-    fleet.add({f"vm-{number}": ways[number % 3] for number in range(4)})
-    controller.seconds = 1.0
-    for run in [fleet.start_recolocate("--parallel", number) for number in ("1", "2")]:
-        stdout, stderr = run.communicate(timeout=LIMIT)
-        assert run.returncode == 0, stdout + stderr
-        assert "failed" not in stdout
-    assert set(fleet.states().values()) == {"Together"}
-    assert controller.peak["all"] <= 3
+def expect_that_the_report_role_suffices(fleet: Fleet, plane: ControlPlane, folder: Path) -> None:
+    """Run the commands that read, with the rights of the chart's role for them, and one that writes."""
+    own, fleet.kubeconfig = fleet.kubeconfig, role_kubeconfig(plane, "report")
+    namespace, pod, snapshot = fleet.scenario.namespace, folder / "pod.json", folder / "cluster.json"
+    assert set(fleet.states().values()) == {"Apart"}
+    assert "you may not read" not in fleet.run("explain", "vm", "vm-1", "-n", namespace)[1]
+    manifest = fleet.scenario.vm_pod("vm-3", "vm-1")
+    pod.write_text(json.dumps(manifest | {"metadata": manifest["metadata"] | {"namespace": namespace}}))
+    fleet.run("snapshot", "-o", str(snapshot))  # it fails if a kind may not be listed
+    inject = "inject", "-f", str(pod), "-o", "json"
+    assert fleet.run(*inject) == fleet.run(*inject, "--snapshot", str(snapshot))
+    assert "forbidden" in fleet.run("opt-out", "vm-1", "-n", namespace, "--yes", expected=1)[0]
+    fleet.kubeconfig = own

@@ -1,16 +1,14 @@
 """The migration part of a fake virt-controller on a real API server. It does what KubeVirt's source says.
 
-pkg/virt-controller/watch/migration/migration.go: a migration is Pending until one of 5 slots is free, and one of 2 for
-its source node. Then its target pod is created from the VMI, with the added node selector. Once the pod runs, the VMI
-is handed over and the source pod has Succeeded. A deleted migration is canceled. A target pod that the scheduler finds
-no node for is deleted, which fails the migration.
+pkg/virt-controller/watch/migration/migration.go: the target pod of a migration is created from the VMI, with the added
+node selector. Once the pod runs, the VMI is handed over and the source pod has Succeeded. A deleted migration is
+canceled. A target pod that the scheduler finds no node for is deleted, which fails the migration. The real controller
+also limits the migrations that run at once, and those for each source node.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 
@@ -21,7 +19,6 @@ from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, Scenario
 
-SLOTS, SLOTS_PER_NODE = 5, 2
 FINAL = ("Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"
 JOB = "kubevirt.io/migrationJobUID"
@@ -32,8 +29,7 @@ PATIENCE = 15.0  # seconds until an unschedulable target pod is deleted; the rea
 class MigrationController:
     """`with MigrationController(scenario) as controller`: act on the migrations of a scenario's namespace.
 
-    `seconds` is how long a migration runs. `on_phase` is called with a VM's name and the new phase of its migration.
-    `peak` is the highest number of unfinished migrations, in all and by source node.
+    `seconds` is how long a migration runs. `peak` is the highest number of unfinished migrations.
     """
 
     def __init__(self, scenario: Scenario, seconds: float = 0.0) -> None:
@@ -42,8 +38,7 @@ class MigrationController:
         self.path, self._vmi_path = f"{group}/virtualmachineinstancemigrations", f"{group}/virtualmachineinstances"
         self._vm_path = f"{group}/virtualmachines"
         self.seconds = seconds
-        self.on_phase: Callable[[str, str], None] = lambda _vm, _phase: None
-        self.peak: Counter[str] = Counter()
+        self.peak = 0
         self._began: dict[str, float] = {}
         self._nodes: dict[str, str] = {}
         self.loop = ReconcileLoop(self._plane, f"migrations-{scenario.namespace}", self._reconcile)
@@ -93,14 +88,9 @@ class MigrationController:
         pods = self._list(f"{self._scenario.pods}?labelSelector=kubevirt.io%3Dvirt-launcher")
         migrations = sorted(self.migrations(), key=lambda each: each["metadata"]["creationTimestamp"])
         self._nodes = {name: vmi.get("status", {}).get("nodeName", "") for name, vmi in vmis.items()}
-        self._measure([each for each in migrations if _phase(each) not in FINAL])
+        self.peak = max(self.peak, sum(_phase(each) not in FINAL for each in migrations))
         for migration in migrations:
             self._advance(migration, vmis.get(migration["spec"]["vmiName"]), pods, migrations)
-
-    def _measure(self, unfinished: list[Object]) -> None:
-        now = Counter(self._nodes.get(each["spec"]["vmiName"], "") for each in unfinished)
-        now["all"] = len(unfinished)
-        self.peak |= now
 
     def _advance(self, migration: Object, vmi: Object | None, pods: list[Object], migrations: list[Object]) -> None:
         metadata, phase = migration["metadata"], _phase(migration)
@@ -116,7 +106,7 @@ class MigrationController:
         elif not phase:
             self._accept(migration, migrations)
         elif phase == "Pending":
-            self._start(migration, vmi, source, migrations, target)
+            self._start(migration, source, target)
         elif phase == "Scheduling":
             self._schedule(migration, target)
         else:
@@ -130,17 +120,11 @@ class MigrationController:
         self._patch(migration, {"metadata": {"finalizers": [FINALIZER]}})
         self._set_phase(migration, "Pending")
 
-    def _start(
-        self, migration: Object, vmi: Object, source: Object, migrations: list[Object], target: Object | None
-    ) -> None:
-        if target is not None:
-            self._set_phase(migration, "Scheduling")
-            return
-        running = [each for each in migrations if _phase(each) in ("Scheduling", "Running")]
-        node = vmi["status"]["nodeName"]
-        outbound = sum(self._nodes.get(each["spec"]["vmiName"]) == node for each in running)
-        if len(running) < SLOTS and outbound < SLOTS_PER_NODE:
+    def _start(self, migration: Object, source: Object, target: Object | None) -> None:
+        if target is None:
             self._plane.request("POST", self._scenario.pods, self._target_pod(migration, source))
+        else:
+            self._set_phase(migration, "Scheduling")
 
     def _target_pod(self, migration: Object, source: Object) -> Object:
         pod = deepcopy(source)
@@ -194,7 +178,6 @@ class MigrationController:
     def _set_phase(self, migration: Object, phase: str, status: Object | None = None) -> None:
         path = f"{self.path}/{migration['metadata']['name']}/status"
         self._plane.request("PATCH", path, {"status": {"phase": phase} | (status or {})})
-        self.on_phase(migration["spec"]["vmiName"], phase)
 
     def _patch(self, migration: Object, change: Object) -> None:
         self._plane.request("PATCH", f"{self.path}/{migration['metadata']['name']}", change)
