@@ -56,16 +56,15 @@ test: venv $(GO) ## run all tests except the image's; pure modules need full bra
 	$(BIN)/pytest --cov -m 'not image and not node' --durations 10 --durations-min 20 $(ON_WORKERS) $(ARGS)
 
 # `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
-OLDEST_TESTS = $(addprefix tests/e2e/test_,cold_start.py warm_start.py guard.py release.py rights.py) \
+OLDEST_TESTS = $(addprefix tests/e2e/test_,start.py guard.py release.py) \
 	$(addprefix tests/chart/test_,annotations_policy.py stolen_token.py accepted.py upgrade.py)
 test-oldest: export KUBERNETES := oldest
 test-oldest: venv $(GO) ## run a selection of the tests on the oldest Kubernetes that the chart supports
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
 	$(BIN)/pytest $(ON_WORKERS) $(OLDEST_TESTS) $(ARGS)
 
-# make test-live KUBECONFIG=~/.kube/config STORAGE_CLASS=longhorn VM_IMAGE=registry.example/cirros:1 RESTART_KUBELET='ssh {node} sudo
-# systemctl restart kubelet' PATIENCE=900. It needs kubectl and helm. PATIENCE is how many seconds each wait may take. Make passes
-# variables of its command line to the environment.
+# make test-live KUBECONFIG=~/.kube/config STORAGE_CLASS=longhorn VM_IMAGE=registry.example/cirros:1 PATIENCE=900. It needs kubectl and
+# helm. PATIENCE is how many seconds each wait may take. Make passes variables of its command line to the environment.
 test-live: export LIVE := 1
 test-live: export PATH := $(CURDIR)/$(BIN):$(PATH)
 test-live: venv ## run a few scenarios on the cluster of KUBECONFIG, where the webhook is installed; each deletes what it creates

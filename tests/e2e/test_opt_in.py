@@ -1,19 +1,16 @@
-"""A real API server sends the metadata of namespaces and StorageClasses, and an observer changes nothing."""
+"""A real API server sends the metadata of namespaces and StorageClasses, by which they opt VMs in and out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import STORAGE, Longhorn
 from tests.support.scenario import DECISION, Scenario
 from tests.support.webhook_process import Webhook, create_service_account
-from webhook.cli import commands
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 pytestmark = pytest.mark.controlplane
@@ -76,23 +73,3 @@ def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(plain_scenario: Sc
     assert {line["opted_in_by"] for line in by_namespace.log() if line.get("event") == "decided"} == {
         "annotation", "namespace", "nothing", "storage-class"
     }  # fmt: skip
-
-
-def test_an_observer_decides_on_every_vm_and_changes_none(
-    plane: ControlPlane, plain_scenario: Scenario, longhorn: Longhorn, kubeconfig: Path
-) -> None:
-    scenario, settings = plain_scenario, {"action": "observe", "longhorn_namespace": longhorn.namespace}
-    scenario.add_nodes(1)
-    with Webhook(plane, "observer", kubeconfig, settings) as webhook:
-        label = {"metadata": {"labels": {"test/served-by": webhook.name}}}
-        plane.request("PATCH", f"/api/v1/namespaces/{scenario.namespace}", label)
-        webhook.register(share_managers=False)
-        arguments = ["doctor", "--calls=60", "-n", scenario.namespace, "--kubeconfig", str(plane.kubeconfig)]
-        checked = CliRunner().invoke(commands, arguments)  # an administrator sends the test pod
-        assert checked.exit_code == 0, checked.output
-        pod = scenario.create(scenario.vm_pod("vm1", "no-such-claim", opt_in=None))
-        assert DECISION not in scenario.annotations(pod)
-        (line,) = plane.wait(
-            lambda: [each for each in webhook.log() if each.get("vm") == "vm1"], 20, "the line in the log"
-        )
-        assert (line["reason"], line["opted_in_by"]) == ("NoShareManager", "nothing")

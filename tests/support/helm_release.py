@@ -74,10 +74,6 @@ class Release:
     def uninstall(self, *arguments: str) -> None:
         self.helm("uninstall", self.name, *arguments)
 
-    def objects(self) -> list[Object]:
-        """Return the objects of the installed release, without hooks."""
-        return [each for each in yaml.safe_load_all(self.helm("get", "manifest", self.name)) if each]
-
     def deployment(self) -> Object:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.fullname}"
         return self.plane.request("GET", path)

@@ -70,13 +70,13 @@ def vm_of(pod: Object, run_strategy: str = "Always") -> Object:
     }
 
 
-def launcher_pod(scenario: Scenario, name: str, review: str = "vm-start") -> Object:
+def launcher_pod(scenario: Scenario, name: str) -> Object:
     """Return the pod that virt-controller would create from the template of a VM."""
     template = scenario.plane.request("GET", vm_path(scenario, name))["spec"]["template"]
     volumes = template["spec"].get("volumes", [])
     claims = [each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each]
     scheduler = template["spec"].get("schedulerName", "default-scheduler")
-    pod = scenario.vm_pod(name, *claims, review=review, opt_in=None, schedulerName=scheduler)
+    pod = scenario.vm_pod(name, *claims, opt_in=None, schedulerName=scheduler)
     pod["metadata"]["annotations"] |= template.get("metadata", {}).get("annotations", {})
     preferred = template["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, [])
     pod["spec"]["affinity"]["nodeAffinity"] |= {PREFERRED: preferred} if preferred else {}

@@ -144,15 +144,6 @@ class Longhorn:
 
         return self._loop.wait(node, 20, f"the share-manager of {volume} running")
 
-    def wait_stopped(self, volume: str) -> None:
-        """Wait until the share-manager is `stopped` and its pod is gone."""
-
-        def has_stopped() -> bool:
-            manager = self.share_manager(volume) or {}
-            return manager.get("status", {}).get("state") == "stopped" and self.pod(volume) is None
-
-        self._loop.wait(has_stopped, 30, f"the share-manager of {volume} stopped")
-
     def _create_manager(self, volume: str) -> None:
         """Create a ShareManager, give it an owner, and stop it, before the PV exists."""
         kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}

@@ -119,11 +119,8 @@ class Scenario:
         self.change_node(name, {"metadata": {"annotations": {DISREGARD_STATUS: "true"}}})
         condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
         self.plane.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}})
-        self.plane.wait(lambda: self.taints(name), 20, f"the not-ready taint of {name}")
-
-    def taints(self, name: str) -> list[str]:
-        found = self.plane.request("GET", f"/api/v1/nodes/{name}")
-        return [taint["key"] for taint in found["spec"].get("taints", [])]
+        node = f"/api/v1/nodes/{name}"
+        self.plane.wait(lambda: self.plane.request("GET", node)["spec"].get("taints"), 20, f"the taint of {name}")
 
     # --- storage ---
 
@@ -191,11 +188,9 @@ class Scenario:
 
     # --- pods ---
 
-    def vm_pod(
-        self, name: str, *claims: str, review: str = "vm-start", opt_in: str | None = "true", **spec: Any
-    ) -> Object:
+    def vm_pod(self, name: str, *claims: str, opt_in: str | None = "true", **spec: Any) -> Object:
         """Return a recorded virt-launcher pod with this VM name, these claims, this opt-in and these `spec` fields."""
-        pod = recorded_pod(review)
+        pod = recorded_pod("vm-start")
         metadata, pod_spec = pod["metadata"], pod["spec"]
         metadata["generateName"] = f"virt-launcher-{name}-"
         metadata["labels"] |= {"kubevirt.io/created-by": str(uuid.uuid4()), "vm.kubevirt.io/name": name}
@@ -222,12 +217,6 @@ class Scenario:
         pod["spec"]["affinity"]["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         return pod
 
-    def known(self, *pods: Object, replicas: Sequence[Webhook] = ()) -> list[Object]:
-        """Return pods that `vm_pod` built once the webhook or all these replicas have seen their new VMIs."""
-        owned = [self.owned(pod) for pod in pods]
-        self.wait_known(replicas or [self._webhook])
-        return owned
-
     def wait_known(self, replicas: Sequence[Webhook]) -> None:
         """Wait until the replicas have seen all VMIs: only then, a decision reserves.
 
@@ -245,17 +234,14 @@ class Scenario:
         """Create a pod and return its name."""
         return str(self.plane.request("POST", self.pods, self.owned(pod))["metadata"]["name"])
 
-    def owned(self, pod: Object, vmi_owner: Object | None = None) -> Object:
-        """Return a pod that `vm_pod` built with a new VMI as its controller. Any other pod is returned unchanged.
-
-        `vmi_owner` is the owner reference of a VMI without a VM.
-        """
+    def owned(self, pod: Object) -> Object:
+        """Return a pod that `vm_pod` built with a new VMI as its controller. Any other pod is returned unchanged."""
         metadata = pod["metadata"]
         if metadata.get("labels", {}).get("kubevirt.io/created-by") not in self._new_vmis:
             return pod
         owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
         name = {"generateName": f"{metadata['annotations']['kubevirt.io/domain']}-"}
-        vmi = owner | {"metadata": name | ({"ownerReferences": [vmi_owner]} if vmi_owner else {}), "spec": {}}
+        vmi = owner | {"metadata": name, "spec": {}}
         try:
             created = self.plane.request("POST", self._vmis, vmi)["metadata"]
         except ApiError as error:
@@ -264,8 +250,6 @@ class Scenario:
             created = {"uid": metadata["labels"]["kubevirt.io/created-by"], "name": "vmi"}
         owner |= {"name": created["name"], "uid": created["uid"], "controller": True}
         labels = metadata["labels"] | {"kubevirt.io/created-by": created["uid"]}
-        if vmi_owner:
-            metadata |= {"annotations": metadata["annotations"] | {"kubevirt.io/domain": created["name"]}}
         return pod | {"metadata": metadata | {"labels": labels, "ownerReferences": [owner]}}
 
     def start_vm(self, name: str, *claims: str, **options: Any) -> str:
@@ -284,13 +268,12 @@ class Scenario:
         }
         return self.create({"metadata": {"generateName": "user-"} | metadata, "spec": spec})
 
-    def fill(self, node: str, count: int = 1, **requests: str) -> None:
-        """Create `count` pods with these resource requests on a node."""
+    def fill(self, node: str, **requests: str) -> None:
+        """Create a pod with these resource requests on a node."""
         resources = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in requests.items()}
         container = {"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}}
         spec = {"containers": [container], "nodeName": node}
-        for _ in range(count):
-            self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
+        self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def decision(self, *claims: str) -> str:
         """Return the decision annotation that a VM with these claims would get now; empty if it would get none."""
