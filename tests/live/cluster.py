@@ -28,7 +28,6 @@ class Cluster:
         self.environment = environment
         self.storage_class = environment.get("STORAGE_CLASS") or "longhorn"
         self.vm_image = environment.get("VM_IMAGE") or "quay.io/kubevirt/cirros-container-disk-demo:v1.9.0"
-        self.restart_kubelet = environment.get("RESTART_KUBELET", "")
         # How long a scenario watches that nothing happens. Longhorn deletes a pod about 7 s after its share-manager.
         self.settle = float(environment.get("SETTLE") or 30)
         # The first VM on a node pulls its image.

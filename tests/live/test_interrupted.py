@@ -1,8 +1,7 @@
-"""Ctrl-C in the middle of a scenario or of `benchmark` leaves nothing behind in the cluster. A process receives it."""
+"""Ctrl-C in the middle of a scenario leaves nothing behind in the cluster. A process receives it."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -14,8 +13,6 @@ import pytest
 from tests.live.cluster import Cluster
 from tests.live.namespace import LABEL
 from tests.support.paths import ROOT
-from webhook.cli import EXIT_INTERRUPTED
-from webhook.commands.benchmark.plan import LABEL as BENCHMARK
 
 pytestmark = pytest.mark.controlplane
 
@@ -35,22 +32,3 @@ def test_a_drain_that_is_interrupted_leaves_nothing_behind(cluster: Cluster, tmp
     assert cluster.items("namespaces", "-l", LABEL) == []
     assert cluster.items("pv") == []
     assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []
-
-
-def test_an_interrupted_benchmark_leaves_nothing_behind_although_its_storage_class_retains_volumes(
-    cluster: Cluster,
-) -> None:
-    retaining = {"reclaimPolicy": "Retain", "provisioner": "driver.longhorn.io", "metadata": {"name": "retaining"}}
-    kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"}
-    cluster.kubectl("create", "-f", "-", text=json.dumps(kind | retaining))
-    command = ["kubevirt-scheduler", "benchmark", "--storage-class=retaining", "--yes"]
-    with subprocess.Popen(command, env=dict(cluster.environment), stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        begin = list(takewhile(lambda line: not line.startswith("Measuring"), process.stderr))
-        assert cluster.items("namespaces,pods,pvc", "-A", "-l", BENCHMARK), begin
-        assert [each["spec"]["persistentVolumeReclaimPolicy"] for each in cluster.items("pv")] == ["Retain"]
-        process.send_signal(signal.SIGINT)
-        end = process.stderr.read()
-    assert (process.returncode, end.splitlines()[-1]) == (EXIT_INTERRUPTED, "Interrupted")
-    assert cluster.items("namespaces,pods,pvc", "-A", "-l", BENCHMARK) == []
-    assert cluster.items("pv") == []

@@ -39,33 +39,6 @@ def test_a_vm_is_pinned_to_its_running_share_manager_although_it_prefers_other_n
     record_property("seen", decision(namespace.start_pinned()))
 
 
-@pytest.fixture
-def restart_kubelet(cluster: Cluster) -> str:
-    """A shell command that restarts the kubelet of `{node}`."""
-    if not cluster.restart_kubelet:
-        pytest.skip("needs RESTART_KUBELET, a command that restarts the kubelet of {node}")
-    return cluster.restart_kubelet
-
-
-def test_a_restarted_kubelet_leaves_a_pinned_vm_alone(
-    cluster: Cluster, restart_kubelet: str, namespace: Namespace, record_property: Seen
-) -> None:
-    """A kubelet that starts checks the required node affinity of the pods that run (canAdmitPod in kubelet.go)."""
-    pod = namespace.start_pinned()
-    node = node_of(pod)
-
-    def starts() -> set[str]:
-        """Each kubelet reports its start (BirthCry in kubelet.go)."""
-        fields = f"involvedObject.kind=Node,involvedObject.name={node},reason=Starting"
-        return {each["metadata"]["uid"] for each in cluster.items("events", "-A", f"--field-selector={fields}")}
-
-    before = starts()
-    cluster.run("/bin/sh", "-ec", restart_kubelet.replace("{node}", node))
-    cluster.wait(f"the kubelet of {node} reports its start", lambda: starts() - before)
-    cluster.watch("the VM runs in the same pod", lambda: uid(namespace.launcher()) == uid(pod))
-    record_property("seen", f"pod continues on {node}")
-
-
 def test_recolocate_brings_a_migrated_vm_back_to_its_disk(
     cluster: Cluster, namespace: Namespace, record_property: Seen
 ) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import HOSTNAME, REQUIRED
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_release import LONG_TIMEOUT, Release
@@ -17,15 +16,12 @@ from tests.support.measured import Measured
 from tests.support.pod_stream import PodStream
 from tests.support.real_node import NAME, PAUSE, REAL, RealNode
 from tests.support.scenario import Scenario
-from tests.support.server_process import resident_memory
 
 pytestmark = [pytest.mark.node, pytest.mark.needs("runc", "cni", "nft", "node")]
 # With `Fail`, a missed call fails the creation. The other nodes run nothing.
 VALUES = ("--set=webhook.failurePolicy=Fail", LONG_TIMEOUT, f'--set-json=nodeSelector={{"{REAL}":"true"}}')
 ROLLOUT = "--timeout=180s"
 TOKEN = "/run/secrets/kubernetes.io/serviceaccount/token"
-LARGE_PODS, TERMS = 40, 14_000
-LIMIT = 250  # MB; the chart's limit is 512 MiB
 
 
 @pytest.fixture(scope="module")
@@ -109,29 +105,6 @@ def test_a_replica_that_hangs_is_replaced_by_its_master_or_by_the_kubelet(
     plane.wait(lambda: sum(restarts(release)) == 1, 60, "a restart by the liveness probe")
     plane.wait(lambda: all_ready(release), 60, "two replicas after the restart")
     plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
-
-
-def test_large_pods_stay_within_the_memory_limit(
-    plane: ControlPlane, plain_scenario: Scenario, node: RealNode, release: Release, measured: Measured
-) -> None:
-    """Pods of 1.4 MB, which a tenant may create: their anti-affinity has as many terms as the API server accepts."""
-    plane.wait(lambda: all_ready(release), 60, "two replicas")
-    before = restarts(release)
-    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"a": "b"}}}
-    spec = {
-        "containers": [{"name": "c", "image": PAUSE}],
-        "schedulingGates": [{"name": "never"}],
-        "affinity": {"podAntiAffinity": {REQUIRED: [term] * TERMS}},
-    }
-    for number in range(LARGE_PODS):
-        plane.request("POST", plain_scenario.pods, {"metadata": {"name": f"large-{number}"}, "spec": spec})
-    for number in range(LARGE_PODS):
-        plane.request("PATCH", f"{plain_scenario.pods}/large-{number}", {"metadata": {"labels": {"large": "true"}}})
-    plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
-    peaks = [resident_memory(node.pids(pod)[-1], "VmHWM:") for pod in pods(release)]
-    measured(f"a real kubelet: beside {LARGE_PODS} large pods the replicas took at most {max(peaks):.0f} MB")
-    assert restarts(release) == before
-    assert max(peaks) < LIMIT
 
 
 def test_a_restarted_kubelet_leaves_a_pinned_pod_alone_and_renews_the_token(

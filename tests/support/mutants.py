@@ -29,6 +29,7 @@ PAIRS = "Lt LtE, Gt GtE, Eq NotEq, In NotIn, Is IsNot, And Or, Add Sub, Mult Flo
 SWAPS = {getattr(ast, a): getattr(ast, b) for a, b in map(str.split, PAIRS.split(","))}
 SWAPS |= {new: old for old, new in SWAPS.items()} | {ast.Div: ast.Mult}
 WITHOUT_BEHAVIOR = "annotation", "returns", "decorator_list"
+OPTIONS = "-x", "-q", "--tb=no", "-m", "not controlplane and not needs"
 MEMORY = 4 << 30  # bytes of each process: a change may make a loop endless
 
 
@@ -98,17 +99,7 @@ def tests_of(file: Path) -> list[Path]:
 
 def passes(root: Path, tests: Path, seconds: float, output: int | None = subprocess.DEVNULL) -> bool:
     """Return whether tests pass in a copy of the sources, within so many seconds."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--tb=no",
-        "-m",
-        "not controlplane and not needs",
-        str(tests),
-    ]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, str(tests)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     with subprocess.Popen(command, cwd=root, env=environment, stdout=output, start_new_session=True) as child:
         try:
