@@ -1,14 +1,13 @@
 """Tests of what counts as a pin: which unbound pods take free capacity from the node of their pin."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import permutations
 from typing import Any
 
 import pytest
 
-from tests.cluster.live_caches import follow, sync_caches
 from tests.support.builders import (
+    READERS,
     Object,
     apply_injection,
     node,
@@ -19,9 +18,7 @@ from tests.support.builders import (
     virt_launcher,
     vmi,
 )
-from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.kinds import read_node, read_pod, read_vmi
 from webhook.catalog.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
@@ -36,22 +33,22 @@ NODE_A = node(allocatable={"cpu": "10", "memory": "64Gi", "pods": "110"})
 class Replica:
     """A replica in a cluster with ten CPUs on node-a, which serves the storage. VMI `vm0` exists."""
 
-    def __init__(self, server: ApiServer, **options: Any) -> None:
+    def __init__(self) -> None:
         self.clock = FakeClock()
-        cluster = ClusterClient(Api(server.url))
-        self.live = Live(cluster, settings(**options), self.clock)
-        server.put(*storage(), NODE_A, vmi("vm0"))
-        sync_caches(self.live, server)
+        self.live = Live(ClusterClient(Api("http://127.0.0.1:1")), settings(), self.clock)
         self.store = self.live.store
+        self.show(*storage(), NODE_A, vmi("vm0"))
 
     def show(self, *items: Object) -> None:
-        readers = {"Pod": read_pod, "VirtualMachineInstance": read_vmi, "Node": read_node}
         for item in items:
-            self.store.put(readers[item["kind"]](item))
+            self.store.put(READERS[item["kind"]](item))
 
     def delete(self, item: Object) -> None:
-        kinds = {"Pod": Pod, "VirtualMachineInstance": VirtualMachineInstance, "Node": Node}
-        self.store.apply(kinds[item["kind"]], ("default", item["metadata"]["name"]), None)
+        kind = Pod if item["kind"] == "Pod" else VirtualMachineInstance
+        self.store.apply(kind, ("default", item["metadata"]["name"]), None)
+
+    def relist(self, kind: type[Any]) -> None:
+        self.store.replace(kind, list(self.store.table(kind).values()), nullcontext())
 
     def inject(self, name: str = "new", cpu: str = "1", *, known: bool = True, **rest: Any) -> Injection:
         """Decide on the pod of a VM."""
@@ -66,14 +63,8 @@ class Replica:
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
-def replica(server: ApiServer) -> Replica:
-    return Replica(server)
+def replica() -> Replica:
+    return Replica()
 
 
 def pin(vm: str = "vm0", cpu: str = "4", suffix: str = "abcde", **rest: Any) -> Object:
@@ -118,17 +109,16 @@ def test_a_pod_counts_while_its_vmi_exists(replica: Replica) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["this replica's pin", "another replica's pin"])
-def test_a_pin_counts_exactly_once_in_whatever_order_the_watches_show_it(server: ApiServer, own: bool) -> None:
+def test_a_pin_counts_exactly_once_in_whatever_order_the_watches_show_it(own: bool) -> None:
     for order in permutations(["pod", "VMI", "relist of pods", "relist of VMIs", "binding"]):
-        replica = Replica(server)
+        replica = Replica()
         if own:
             replica.inject("vm1", "4")
             replica.delete(vmi("vm1"))  # its watch starts again, from an older state
         for number, each in enumerate(order, 1):
             shown = {*order[:number]}
             if each.startswith("relist"):
-                kind = Pod if each == "relist of pods" else VirtualMachineInstance
-                replica.store.replace(kind, list(replica.store.table(kind).values()), nullcontext())
+                replica.relist(Pod if each == "relist of pods" else VirtualMachineInstance)
             else:
                 bound = {"nodeName": "node-a"} if "binding" in shown else {}
                 replica.show(vmi("vm1") if each == "VMI" else pin("vm1", **bound))
@@ -165,16 +155,15 @@ def test_a_pin_counts_again_when_its_node_grows(replica: Replica) -> None:
     assert replica.cpus() == 20
 
 
-def test_a_relist_keeps_the_age_of_a_pod(server: ApiServer, replica: Replica) -> None:
+def test_a_relist_keeps_the_age_of_a_pod(replica: Replica) -> None:
     replica.show(pin())
     replica.clock.now += MAX_AGE - 1
-    server.put(pin())
-    for kind in ("pods", "nodes", "virtualmachineinstances"):
-        follow(replica.live, server, kind)
+    for kind in (Pod, Node, VirtualMachineInstance):
+        replica.relist(kind)
     assert replica.cpus() == 4
     replica.clock.now += 1
     assert replica.cpus() == 0
-    follow(replica.live, server, "pods")
+    replica.relist(Pod)
     assert replica.cpus() == 0
 
 
