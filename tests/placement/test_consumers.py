@@ -194,6 +194,7 @@ def test_a_pv_that_names_its_claim_by_uid_has_the_consumers_of_the_claim() -> No
     assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one"]
 
 
+CORDONED = node("node-a", unschedulable=True)
 DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGET)]
 
 
@@ -201,13 +202,8 @@ DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGE
     ("nodes", "outcome", "reason", "target"),
     [
         ([node("node-a"), node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-a"),
-        ([node("node-a", unschedulable=True), node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-b"),
-        (
-            [node("node-a", unschedulable=True), node("node-b", ready="False")],
-            Outcome.UNCHANGED,
-            Reason.NODE_CORDONED,
-            "node-a",
-        ),
+        ([CORDONED, node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-b"),
+        ([CORDONED, node("node-b", ready="False")], Outcome.UNCHANGED, Reason.NODE_CORDONED, "node-a"),
     ],
     ids=["the source's node passes", "only the migration target's node passes", "neither passes: the first reason"],
 )
@@ -220,8 +216,7 @@ def test_steering_evaluates_the_next_candidate_if_the_guard_refuses_the_first(
 
 
 def test_without_the_guard_steering_takes_the_first_candidate() -> None:
-    nodes = [node("node-a", unschedulable=True), node("node-b")]
-    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes, node_guard=False)
+    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, CORDONED, node("node-b"), node_guard=False)
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 

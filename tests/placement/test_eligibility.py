@@ -173,22 +173,22 @@ def test_the_mode_annotation_overrides_the_default() -> None:
     assert mode_of({MODE_ANNOTATION: ["required"]}, settings()) == (Mode.REQUIRED, "['required']")
 
 
-@pytest.mark.parametrize("user", [KUBEVIRT, "alice", LONGHORN.replace("longhorn-system", "alice")])
-def test_a_share_manager_pod_of_another_account_is_unchanged(user: str) -> None:
-    manager_pod = pod(namespace="longhorn-system", labels=SHARE_MANAGER)
-    admission_request = request(manager_pod, "longhorn-system", userInfo={"username": user})
-    assert inject(admission_request, catalog(), settings()).decision.reason is Reason.NOT_FROM_LONGHORN
-
-
-@pytest.mark.parametrize("pod", [virt_launcher(), share_manager_pod()])
-def test_a_pod_of_another_creator_needs_no_look_into_the_caches(pod: Object) -> None:
-    no_catalog: Any = object()
-    namespace = pod["metadata"].get("namespace", "default")
-    found = decide(request(pod, namespace, userInfo={"username": "alice"}), no_catalog, settings())
-    assert found.reason in {Reason.NOT_FROM_KUBEVIRT, Reason.NOT_FROM_LONGHORN}
-
-
 def test_the_kubevirt_accounts_are_configurable() -> None:
     own = "system:serviceaccount:vms:kubevirt-controller"
     assert reason_of(virt_launcher(), own, kubevirt_accounts=(own,)) is None
     assert reason_of(virt_launcher(), KUBEVIRT, kubevirt_accounts=(own,)) is Reason.NOT_FROM_KUBEVIRT
+
+
+@pytest.mark.parametrize(
+    ("pod", "user", "reason"),
+    [
+        (virt_launcher(), "alice", Reason.NOT_FROM_KUBEVIRT),
+        (share_manager_pod(), "alice", Reason.NOT_FROM_LONGHORN),
+        (share_manager_pod(), KUBEVIRT, Reason.NOT_FROM_LONGHORN),
+        (share_manager_pod(), LONGHORN.replace("longhorn-system", "alice"), Reason.NOT_FROM_LONGHORN),
+    ],
+)
+def test_a_pod_of_another_creator_needs_no_look_into_the_caches(pod: Object, user: str, reason: Reason) -> None:
+    no_catalog: Any = object()
+    created = request(pod, pod["metadata"]["namespace"], userInfo={"username": user})
+    assert decide(created, no_catalog, settings()).reason is reason

@@ -48,46 +48,33 @@ def reason(vm: Object, *nodes: Object) -> Reason:
     return decision_for(vm, *storage(), *nodes).reason
 
 
-@pytest.mark.parametrize(
-    ("vm", "target_node", "expected"),
-    [
-        pytest.param({}, node("node-b"), Reason.NODE_NOT_FOUND, id="a missing node is rejected while another exists"),
-        pytest.param({}, node(), None, id="a healthy node passes"),
-        pytest.param({}, node(ready="False"), Reason.NODE_NOT_READY, id="Ready False is rejected"),
-        pytest.param({}, node(ready=None), None, id="a node without conditions passes"),
-        pytest.param({}, node(unschedulable=True), Reason.NODE_CORDONED, id="a cordoned node is rejected"),
-        pytest.param(
-            {"tolerations": [CORDON_TOLERATION]}, node(unschedulable=True), None, id="a toleration of the cordon passes"
-        ),
-        pytest.param({}, node(taints=[NO_SCHEDULE]), Reason.NODE_TAINTED, id="a NoSchedule taint is rejected"),
-        pytest.param(
-            {}, node(taints=[NO_SCHEDULE | {"effect": "PreferNoSchedule"}]), None, id="a PreferNoSchedule taint passes"
-        ),
-        pytest.param(
-            {"tolerations": [{"key": "dedicated", "value": "db"}]},
-            node(taints=[NO_SCHEDULE, {"key": "other", "effect": "NoExecute"}]),
-            Reason.NODE_TAINTED,
-            id="one tolerated taint of two is rejected",
-        ),
-        pytest.param(
-            {"nodeSelector": {"disk": ""}},
-            node(),
-            Reason.NODE_MISMATCH,
-            id="a nodeSelector for an empty absent label is rejected",
-        ),
-        pytest.param(
-            {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
-            node(),
-            Reason.NODE_MISMATCH,
-            id="a required term for another node name is rejected",
-        ),
-        pytest.param({"affinity": node_terms()}, node(), Reason.NODE_MISMATCH, id="an empty list of terms is rejected"),
-        *(
-            pytest.param({"affinity": affinity}, node(), None, id=f"no required affinity passes: {affinity}")
-            for affinity in (None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, {"nodeAffinity": {REQUIRED: None}})
-        ),
-    ],
-)
+DB_TOLERATION = {"key": "dedicated", "value": "db"}
+# Each row: the VM's fields, the node, and why the node is rejected.
+NODES = {
+    "a healthy node": ({}, node(), None),
+    "Ready False": ({}, node(ready="False"), Reason.NODE_NOT_READY),
+    "without conditions": ({}, node(ready=None), None),
+    "a tolerated cordon": ({"tolerations": [CORDON_TOLERATION]}, node(unschedulable=True), None),
+    "PreferNoSchedule": ({}, node(taints=[NO_SCHEDULE | {"effect": "PreferNoSchedule"}]), None),
+    "one tolerated taint of two": (
+        {"tolerations": [DB_TOLERATION]},
+        node(taints=[NO_SCHEDULE, {"key": "other", "effect": "NoExecute"}]),
+        Reason.NODE_TAINTED,
+    ),
+    "an absent label": ({"nodeSelector": {"disk": ""}}, node(), Reason.NODE_MISMATCH),
+    "another name": (
+        {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
+        node(),
+        Reason.NODE_MISMATCH,
+    ),
+    **{
+        f"affinity {affinity}": ({"affinity": affinity}, node(), None)
+        for affinity in (None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, {"nodeAffinity": {REQUIRED: None}})
+    },
+}
+
+
+@pytest.mark.parametrize(("vm", "target_node", "expected"), NODES.values(), ids=NODES)
 def test_the_guard_checks_the_node_and_the_pod(vm: Object, target_node: Object, expected: Reason | None) -> None:
     assert reason(virt_launcher(**vm), target_node) is (expected or Reason.CO_SCHEDULED)
 
@@ -114,34 +101,21 @@ SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
 LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
 IN_EAST, IN_EAST_BETA = (volume(labels={key: "east"}) for key in (ZONE, "failure-domain.beta.kubernetes.io/zone"))
+NAMING_NODE_B = {"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]}
+VOLUMES = {
+    "a PV of another driver": ([volume(), volume("disk2", **LOCAL_SSD_ONLY)], node(), Reason.VOLUME_MISMATCH),
+    "a PV's matchFields, which the scheduler ignores": ([volume(required=NAMING_NODE_B)], node(), None),
+    "another zone": ([IN_EAST], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH),
+    "the node's zone": ([IN_EAST], node(labels={ZONE: "east"}), None),
+    "a node without zone and region": ([IN_EAST], node(), None),
+    "a node with only a region": ([IN_EAST], node(labels={BETA_REGION: "r"}), Reason.VOLUME_MISMATCH),
+    "the old label of a zone": ([IN_EAST_BETA], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH),
+    "one of two zones": ([volume(labels={ZONE: "west__ east"})], node(labels={ZONE: "east"}), None),
+    "an invalid label": ([volume(labels={ZONE: "a__"})], node(labels={ZONE: "east"}), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("pvs", "target_node", "expected"),
-    [
-        pytest.param(
-            [volume(), volume("disk2", **LOCAL_SSD_ONLY)],
-            node(),
-            Reason.VOLUME_MISMATCH,
-            id="another driver's PV that does not reach the node is rejected",
-        ),
-        pytest.param(
-            [volume(required={"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]})],
-            node(),
-            None,
-            id="a PV's matchFields are ignored, as in the scheduler",
-        ),
-        pytest.param([IN_EAST], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH, id="a PV of another zone"),
-        pytest.param([IN_EAST], node(labels={ZONE: "east"}), None, id="a PV of the node's zone passes"),
-        pytest.param([IN_EAST], node(), None, id="a PV of a zone passes on a node without zone and region"),
-        pytest.param(
-            [IN_EAST], node(labels={BETA_REGION: "r"}), Reason.VOLUME_MISMATCH, id="a node with only a region"
-        ),
-        pytest.param([IN_EAST_BETA], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH, id="the old label of a zone"),
-        pytest.param([volume(labels={ZONE: "west__ east"})], node(labels={ZONE: "east"}), None, id="one of two zones"),
-        pytest.param([volume(labels={ZONE: "a__"})], node(labels={ZONE: "east"}), None, id="an invalid label passes"),
-    ],
-)
+@pytest.mark.parametrize(("pvs", "target_node", "expected"), VOLUMES.values(), ids=VOLUMES)
 def test_every_pv_of_the_pod_must_reach_the_node(
     pvs: list[Object], target_node: Object, expected: Reason | None
 ) -> None:
@@ -308,78 +282,49 @@ KVM = "devices.kubevirt.io/kvm"
 SHARED_DISK = [claim(), volume(), share_manager()]
 
 
-def launcher_requesting(**requests: str) -> Object:
-    return virt_launcher(requests=requests)
+# Each row: the requests, what the node has, and the words about the resource that it lacks.
+AMOUNTS = {
+    "an exact fit": ({"cpu": "2"}, {"cpu": "2"}, ""),
+    "one millicore too much": ({"cpu": "2001m"}, {"cpu": "2"}, "cpu (requested 2001m)"),
+    "a device of another node": ({KVM: "1"}, {"cpu": "1"}, f"{KVM} (requested 1)"),
+    "an empty allocatable": ({"cpu": "1"}, {}, "cpu (requested 1)"),
+    "an absent allocatable": ({"cpu": "1"}, None, ""),
+}
 
 
-@pytest.mark.parametrize(
-    ("vm", "allocatable", "detail"),
-    [
-        pytest.param(launcher_requesting(cpu="2"), {"cpu": "2"}, None, id="an exact fit of cpu passes"),
-        pytest.param(
-            launcher_requesting(cpu="2001m"),
-            {"cpu": "2"},
-            "cpu (requested 2001m)",
-            id="one millicore too much is rejected",
-        ),
-        pytest.param(
-            launcher_requesting(**{KVM: "1"}),
-            {"cpu": "1"},
-            f"{KVM} (requested 1)",
-            id="a device that the node lacks is rejected",
-        ),
-        pytest.param(launcher_requesting(cpu="1"), {}, "cpu (requested 1)", id="an empty allocatable is rejected"),
-        pytest.param(launcher_requesting(cpu="1"), None, None, id="an absent allocatable passes"),
-    ],
-)
-def test_the_requests_of_a_vm_must_fit_an_empty_node(
-    vm: Object, allocatable: Object | None, detail: str | None
-) -> None:
-    decision = decision_for(vm, *SHARED_DISK, node(allocatable=allocatable), node("node-b", allocatable={KVM: "1k"}))
+@pytest.mark.parametrize(("requests", "allocatable", "detail"), AMOUNTS.values(), ids=AMOUNTS)
+def test_the_requests_of_a_vm_must_fit_an_empty_node(requests: Object, allocatable: Object | None, detail: str) -> None:
+    nodes = node(allocatable=allocatable), node("node-b", allocatable={KVM: "1k"})
+    decision = decision_for(virt_launcher(requests=requests), *SHARED_DISK, *nodes)
     assert decision.reason is (Reason.NODE_FULL if detail else Reason.CO_SCHEDULED)
-    assert detail is None or detail in decision.message
+    assert detail in decision.message
 
 
 ONE_CPU = {"requests": {"cpu": "1"}}
 
 
-@pytest.mark.parametrize(
-    ("vm", "others", "is_full"),
-    [
-        pytest.param(
-            {}, [pod("x", node="node-a", requests={"cpu": "2"}, deleting=True)], True, id="a terminating pod counts"
-        ),
-        pytest.param(
-            {},
-            [virt_launcher("x", requests={"cpu": "2"}, **pinned_fields("node-a"))],
-            True,
-            id="an unscheduled pod pinned to the node counts",
-        ),
-        pytest.param(
-            {"name": "x"}, [pod("x", node="node-a", requests={"cpu": "2"})], False, id="the pod itself is ignored"
-        ),
-        pytest.param({}, [pod(f"x{i}", node="node-a") for i in range(4)], True, id="one pod too many is rejected"),
-        pytest.param(
-            {},
-            [pod("x", node="node-a", requests={"memory": "9Gi", "cpu": "1"})],
-            False,
-            id="memory that the VM does not request is ignored",
-        ),
-    ],
-)
-def test_the_pods_on_a_node_reduce_its_free_resources(vm: Object, others: list[Object], is_full: bool) -> None:
+OTHERS = {
+    "terminating": ([pod("x", node="node-a", requests={"cpu": "2"}, deleting=True)], True),
+    "unscheduled, pinned": ([virt_launcher("x", requests={"cpu": "2"}, **pinned_fields("node-a"))], True),
+    "the pod itself": ([pod("vm", node="node-a", requests={"cpu": "2"})], False),
+    "one pod too many": ([pod(f"x{i}", node="node-a") for i in range(4)], True),
+    "memory that the VM does not request": ([pod("x", node="node-a", requests={"memory": "9Gi", "cpu": "1"})], False),
+}
+
+
+@pytest.mark.parametrize(("others", "is_full"), OTHERS.values(), ids=OTHERS)
+def test_the_pods_on_a_node_reduce_its_free_resources(others: list[Object], is_full: bool) -> None:
     small_node = node(allocatable={"cpu": "2", "memory": "1Gi", "pods": "4"})
-    decision = decision_for(virt_launcher(**vm, **ONE_CPU), *SHARED_DISK, small_node, *others)
+    decision = decision_for(virt_launcher("vm", **ONE_CPU), *SHARED_DISK, small_node, *others)
     assert decision.reason is (Reason.NODE_FULL if is_full else Reason.CO_SCHEDULED)
 
 
 def test_a_decision_tells_no_free_amount_and_no_taint() -> None:
     taint = {"key": "tenant-b", "value": "secret", "effect": "NoSchedule"}
     small = node(allocatable={"cpu": "12345m", "pods": "9"})
-    full = injection_for(
-        launcher_requesting(cpu="2"), *SHARED_DISK, small, pod("x", node="node-a", requests={"cpu": "12"})
-    )
-    tainted = injection_for(launcher_requesting(cpu="2"), *SHARED_DISK, node(taints=[taint]))
+    vm = virt_launcher(requests={"cpu": "2"})
+    full = injection_for(vm, *SHARED_DISK, small, pod("x", node="node-a", requests={"cpu": "12"}))
+    tainted = injection_for(vm, *SHARED_DISK, node(taints=[taint]))
     assert [each.decision.reason for each in (full, tainted)] == [Reason.NODE_FULL, Reason.NODE_TAINTED]
     said = repr([full.patch, full.warnings, full.decision.message, tainted.patch, tainted.warnings])
     assert not any(word in said for word in ("345", "12", "tenant-b", "secret"))
@@ -441,22 +386,20 @@ def test_a_pod_whose_affinity_matches_no_node_is_never_pinned(terms: tuple[Any, 
     assert required == {"nodeSelectorTerms": list(terms)}
 
 
+REPELS_WEB: Object = {"requests": {}, "affinity": pod_anti_affinity(pod_term({"app": "web"}))}
+REPELS_WEB_IN_ZONE = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, ZONE))}
+
+
 @pytest.mark.parametrize(
     ("priority", "node_name", "spec", "expected"),
     [
         (1000, "node-a", {}, Reason.NODE_FULL),
         (999, "node-a", {}, Reason.CO_SCHEDULED),
         (1000, "node-b", {}, Reason.CO_SCHEDULED),
-        (
-            1000,
-            "node-a",
-            {"requests": {}, "affinity": pod_anti_affinity(pod_term({"app": "web"}))},
-            Reason.POD_AFFINITY,
-        ),
-        (999, "node-a", {"requests": {}, "affinity": pod_anti_affinity(pod_term({"app": "web"}))}, Reason.CO_SCHEDULED),
-        (1000, "node-b", {"affinity": pod_anti_affinity(pod_term({"app": "web"}, ZONE))}, Reason.CO_SCHEDULED),
+        (1000, "node-a", REPELS_WEB, Reason.POD_AFFINITY),
+        (999, "node-a", REPELS_WEB, Reason.CO_SCHEDULED),
+        (1000, "node-b", REPELS_WEB_IN_ZONE, Reason.CO_SCHEDULED),
     ],
-    ids=["equal", "lower", "other node", "equal, repelling", "lower, repelling", "other node of the zone, repelling"],
 )
 def test_a_nominated_pod_counts_on_its_node_if_its_priority_is_at_least_that_of_the_vm(
     priority: int, node_name: str, spec: Object, expected: Reason
@@ -487,45 +430,33 @@ def pinned(cpu: str, **rest: Any) -> Object:
     return virt_launcher("pinned", requests={"cpu": cpu}, annotations=fields["annotations"], affinity=affinity, **rest)
 
 
-@pytest.mark.parametrize(
-    ("created", "others", "reason"),
-    [
-        pytest.param(vm("2"), [pinned("3")], Reason.NODE_FULL, id="a full node"),
-        pytest.param(
-            vm(affinity=REPELLING, labels=LABELS),
-            [pinned("1", labels=LABELS)],
-            Reason.POD_AFFINITY,
-            id="a pinned pod that repels the VM",
-        ),
-        pytest.param(
-            vm("2", resourceClaims=[{"name": "gpu"}], annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
-            [pinned("3")],
-            Reason.NODE_FULL,
-            id="a VM that only prefers the node anyway",
-        ),
-    ],
-)
+PREFERRING = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
+WITH_DEVICE = {"resourceClaims": [{"name": "gpu"}]}
+# Each row: the VM, another pod, the reason, and whether pinned pods need the room that the VM would take.
+CONTESTED = {
+    "a full node": (vm("2"), pinned("3"), Reason.NODE_FULL, True),
+    "a pinned pod repels": (
+        vm(affinity=REPELLING, labels=LABELS),
+        pinned("1", labels=LABELS),
+        Reason.POD_AFFINITY,
+        True,
+    ),
+    "a VM that only prefers": (vm("2", annotations=PREFERRING, **WITH_DEVICE), pinned("3"), Reason.NODE_FULL, True),
+    "a bound pod": (vm("2"), pod("o", requests={"cpu": "3"}, node="node-a"), Reason.NODE_FULL, False),
+    "capacity for both": (vm(**WITH_DEVICE), pinned("3"), Reason.UNJUDGED, False),
+    "a bound pinned pod": (vm("1"), pinned("4", node="node-a"), Reason.NODE_FULL, False),
+}
+
+
+@pytest.mark.parametrize(("created", "other", "reason", "contested"), CONTESTED.values(), ids=CONTESTED)
 def test_a_vm_does_not_even_prefer_a_node_whose_room_pinned_pods_need(
-    created: Object, others: list[Object], reason: Reason
+    created: Object, other: Object, reason: Reason, contested: bool
 ) -> None:
-    decision = decision_for(created, *storage(), FOUR_CPUS, *others)
-    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-a")
-    assert decision.message.endswith(", so other nodes are preferred while pinned VMs wait to start there")
-
-
-@pytest.mark.parametrize(
-    ("created", "others", "reason"),
-    [
-        pytest.param(vm("2"), [pod("o", requests={"cpu": "3"}, node="node-a")], Reason.NODE_FULL, id="bound pods"),
-        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], Reason.UNJUDGED, id="capacity for both"),
-        pytest.param(vm("1"), [pinned("4", node="node-a")], Reason.NODE_FULL, id="a pinned pod that is bound"),
-    ],
-)
-def test_a_vm_prefers_a_node_whose_room_no_pinned_pod_needs(
-    created: Object, others: list[Object], reason: Reason
-) -> None:
-    decision = decision_for(created, *storage(), FOUR_CPUS, *others)
-    assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, reason)
+    decision = decision_for(created, *storage(), FOUR_CPUS, other)
+    outcome = Outcome.UNCHANGED if contested else Outcome.PREFERRED
+    assert (decision.outcome, decision.reason, decision.node) == (outcome, reason, "node-a")
+    words = ", so other nodes are preferred while pinned VMs wait to start there"
+    assert decision.message.endswith(words) is contested
 
 
 def test_a_contested_node_is_not_preferred_while_the_share_manager_starts() -> None:

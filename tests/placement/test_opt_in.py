@@ -25,7 +25,7 @@ from webhook.fleet.states import assess
 from webhook.placement.injector import decide
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.opt_in import opted_in_by
-from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
+from webhook.placement.reasons import Mode, OptedInBy, Reason
 from webhook.placement.settings import OPT_IN_KEY, Action, OptIn
 from webhook.placement.wording import unchanged
 
@@ -141,14 +141,6 @@ def test_before_the_cache_is_synced_the_opt_in_is_unknown_unless_an_annotation_d
 def test_the_opt_in_is_unknown_if_the_webhook_fails() -> None:
     for reason, by in (Reason.INTERNAL_ERROR, OptedInBy.UNKNOWN), (Reason.NOT_VIRT_LAUNCHER, OptedInBy.NOTHING):
         assert unchanged(reason, Mode.REQUIRED, "a sentence").opted_in_by is by
-
-
-def test_a_share_manager_follows_a_vm_opted_in_by_its_namespace() -> None:
-    running = virt_launcher("one", opt_in=None, node="node-a")
-    stored = [claim(), volume(), node(), running]
-    follows = decision_for(share_manager_pod(), labeled_namespace(), *stored, **BY_NAMESPACE)
-    assert (follows.outcome, follows.node) == (Outcome.PREFERRED, "node-a")
-    assert decision_for(share_manager_pod(), labeled_namespace(), *stored).reason is Reason.NO_CONSUMER
 
 
 # --- the action observe ---

@@ -1,4 +1,7 @@
-"""Required pod (anti-)affinity is evaluated as in the scheduler, for the VM's terms and for other pods' terms."""
+"""Required pod (anti-)affinity is evaluated as in the scheduler, for the VM's terms and for other pods' terms.
+
+tests/catalog/test_pod_tables.py compares random labels, namespaces and topologies with a naive evaluation.
+"""
 
 from typing import Any
 
@@ -9,7 +12,6 @@ from tests.support.builders import (
     ZONE,
     Object,
     decision_for,
-    labeled_namespace,
     node,
     pinned_fields,
     pod,
@@ -51,92 +53,36 @@ def preferring_web(node_name: str) -> Object:
     return virt_launcher("web", labels=WEB, **preferring_fields(node_name))
 
 
-@pytest.mark.parametrize(
-    ("affinity", "other", "rejected"),
-    [
-        pytest.param(REPELS_WEB, web("node-a"), True, id="a match on the node is rejected"),
-        pytest.param(REPELS_WEB, preferring_web("node-a"), True, id="a match that prefers the node is rejected"),
-        pytest.param(REPELS_WEB, web("node-a", namespace="other"), False, id="a match in another namespace passes"),
-        pytest.param(REPELS_WEB, web("node-a", deleting=True), True, id="a terminating match is rejected"),
-        pytest.param(REPELS_WEB, unbound_web("node-a"), True, id="a match pinned to the node is rejected"),
-        pytest.param(
-            pod_anti_affinity(pod_term(WEB, "rack")), web("node-a"), False, id="a topology key that no node has passes"
-        ),
-        pytest.param(pod_anti_affinity(pod_term(WEB, ZONE)), web("node-b"), True, id="a match in the zone is rejected"),
-    ],
-)
-def test_the_vms_anti_affinity_rejects_the_node_of_a_match(affinity: Object, other: Object, rejected: bool) -> None:
-    expected = Reason.POD_AFFINITY if rejected else Reason.CO_SCHEDULED
-    assert reason(virt_launcher(affinity=affinity), other) is expected
+REQUIRING_RACK = virt_launcher(labels=WEB, affinity=pod_affinity(pod_term(WEB, "rack")))
 
 
 @pytest.mark.parametrize(
-    ("other", "rejected"),
+    ("vm", "others", "expected"),
     [
-        pytest.param(pod("x", node="node-a", affinity=REPELS_WEB), True, id="a pod on the node repels the VM"),
-        pytest.param(
-            pod("x", node="node-b", affinity=pod_anti_affinity(pod_term(WEB, ZONE))),
-            True,
-            id="a pod in the zone repels the VM",
-        ),
-        pytest.param(unbound_web("node-a", affinity=REPELS_WEB), True, id="a pod pinned to the node repels the VM"),
+        (virt_launcher(affinity=REPELS_WEB), [web("node-a")], Reason.POD_AFFINITY),
+        # A pod that is not bound counts on the node of its term, unless its place there could help the VM.
+        (virt_launcher(affinity=REPELS_WEB), [preferring_web("node-a")], Reason.POD_AFFINITY),
+        (virt_launcher(affinity=REPELS_WEB), [unbound_web("node-a")], Reason.POD_AFFINITY),
+        (virt_launcher(labels=WEB), [unbound_web("node-a", affinity=REPELS_WEB)], Reason.POD_AFFINITY),
+        (virt_launcher(affinity=REQUIRES_WEB), [unbound_web("node-a")], Reason.POD_AFFINITY),
+        (virt_launcher(labels=WEB, affinity=REQUIRES_WEB), [unbound_web("node-a")], Reason.CO_SCHEDULED),
+        # A terminating pod still counts.
+        (virt_launcher(affinity=REPELS_WEB), [web("node-a", deleting=True)], Reason.POD_AFFINITY),
+        # No node has this topology key.
+        (virt_launcher(affinity=pod_anti_affinity(pod_term(WEB, "rack"))), [web("node-a")], Reason.CO_SCHEDULED),
+        (REQUIRING_RACK, [], Reason.POD_AFFINITY),
     ],
 )
-def test_the_anti_affinity_of_an_existing_pod_rejects_the_node(other: Object, rejected: bool) -> None:
-    expected = Reason.POD_AFFINITY if rejected else Reason.CO_SCHEDULED
-    assert reason(virt_launcher(labels=WEB), other) is expected
-
-
-WEB_REQUIRES_WEB = virt_launcher(labels=WEB, affinity=REQUIRES_WEB)
-WEB_IN_ZONE_AND_FRONT_ON_NODE = pod_affinity(pod_term(WEB, ZONE), pod_term({"tier": "front"}))
-
-
-@pytest.mark.parametrize(
-    ("vm", "others", "rejected"),
-    [
-        pytest.param(
-            virt_launcher(affinity=REQUIRES_WEB), [web("node-b")], True, id="a match on another node is rejected"
-        ),
-        pytest.param(
-            virt_launcher(affinity=REQUIRES_WEB),
-            [unbound_web("node-a")],
-            True,
-            id="a match pinned to the node is rejected until bound",
-        ),
-        pytest.param(WEB_REQUIRES_WEB, [], False, id="the first pod of a group matches itself"),
-        pytest.param(WEB_REQUIRES_WEB, [web("node-b")], True, id="the second pod is rejected away from the first"),
-        pytest.param(WEB_REQUIRES_WEB, [unbound_web("node-a")], False, id="a match pinned to the node passes"),
-        pytest.param(
-            virt_launcher(labels=WEB, affinity=pod_affinity(pod_term(WEB, "rack"))),
-            [],
-            True,
-            id="the first pod with a topology key that no node has is rejected",
-        ),
-        pytest.param(
-            virt_launcher(labels=WEB, affinity=pod_affinity(pod_term(WEB), pod_term({"tier": "x"}))),
-            [],
-            True,
-            id="a first pod that fails one of its terms is rejected",
-        ),
-        pytest.param(
-            virt_launcher(affinity=WEB_IN_ZONE_AND_FRONT_ON_NODE),
-            [pod("x", labels=WEB, node="node-b"), pod("y", labels={"tier": "front"}, node="node-a")],
-            True,
-            id="two pods that each match one term are rejected",
-        ),
-    ],
-)
-def test_the_vms_affinity_requires_a_match_in_the_topology_domain(
-    vm: Object, others: list[Object], rejected: bool
+def test_the_terms_of_the_vm_and_of_other_pods_reject_the_node(
+    vm: Object, others: list[Object], expected: Reason
 ) -> None:
-    assert reason(vm, *others) is (Reason.POD_AFFINITY if rejected else Reason.CO_SCHEDULED)
+    assert reason(vm, *others) is expected
 
 
 def test_a_match_on_a_node_without_the_topology_key_is_ignored() -> None:
     nodes = [node("node-a", labels={"rack": "1"}), node("node-b", labels={"rack": "2"}), node("node-c")]
-    vm = virt_launcher(labels=WEB, affinity=pod_affinity(pod_term(WEB, "rack")))
-    assert reason(vm, web("node-c"), nodes=nodes) is Reason.CO_SCHEDULED
-    assert reason(vm, web("node-b"), nodes=nodes) is Reason.POD_AFFINITY
+    assert reason(REQUIRING_RACK, web("node-c"), nodes=nodes) is Reason.CO_SCHEDULED
+    assert reason(REQUIRING_RACK, web("node-b"), nodes=nodes) is Reason.POD_AFFINITY
 
 
 def test_a_vm_does_not_repel_itself() -> None:
@@ -274,17 +220,6 @@ def term(
     ("manifest", "parsed"),
     [
         pytest.param(pod_term({"app": "web"}), term("default"), id="no namespaces means the pod's own"),
-        pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="named namespaces stay"),
-        pytest.param(
-            pod_term({"app": "web"}, namespaceSelector={}),
-            term(namespace_selector={}),
-            id="an empty namespaceSelector means any namespace",
-        ),
-        pytest.param(
-            pod_term({"app": "web"}, namespaceSelector=WEB_SELECTOR, namespaces=["a"]),
-            term("a", namespace_selector=WEB_SELECTOR),
-            id="a namespaceSelector adds namespaces to the named ones",
-        ),
         pytest.param(
             pod_term({"app": "web"}, matchLabelKeys=["tier"]),
             term("default", selector=web_selector_with_tier("In")),
@@ -319,30 +254,6 @@ def repelling(selector: Object, *, on: str = "node-a", **rest: Any) -> Object:
     return pod("x", "other", node=on, affinity=pod_anti_affinity(term | rest))
 
 
-@pytest.mark.parametrize(
-    ("labels", "other", "expected"),
-    [
-        pytest.param(WEB_LABELS, repelling({}), Reason.POD_AFFINITY, id="all namespaces are selected"),
-        pytest.param(WEB_LABELS, repelling(SELECTS_TEAM_A), Reason.POD_AFFINITY, id="the VM's namespace is selected"),
-        pytest.param(
-            WEB_LABELS, repelling(WEB_SELECTOR), Reason.CO_SCHEDULED, id="a selector that selects no namespace passes"
-        ),
-        pytest.param({}, repelling({}), Reason.CO_SCHEDULED, id="a term for other labels passes"),
-        pytest.param(
-            WEB_LABELS,
-            repelling(WEB_SELECTOR, namespaces=["default"]),
-            Reason.POD_AFFINITY,
-            id="the VM's namespace is named beside a selector",
-        ),
-    ],
-)
-def test_a_namespace_selector_of_another_pod_is_evaluated(labels: Object, other: Object, expected: Reason) -> None:
-    manifests = *storage(), NODE, other, labeled_namespace(team="a")
-    decision = decision_for(virt_launcher(labels=labels), *manifests)
-    assert decision.reason is expected
-    assert "other" not in decision.message.replace("a pod of another namespace", "")
-
-
 @pytest.mark.parametrize("restarts", [True, False])
 def test_an_unknown_namespace_softens_only_a_vm_that_the_release_could_not_restart(restarts: bool) -> None:
     vm = virtual_machine("vm1", strategy="Always" if restarts else "Manual")
@@ -351,13 +262,13 @@ def test_an_unknown_namespace_softens_only_a_vm_that_the_release_could_not_resta
     assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED if restarts else Reason.UNJUDGED, True)
 
 
-@pytest.mark.parametrize("affinity", [pod_affinity, pod_anti_affinity], ids=["affinity", "anti-affinity"])
-def test_a_namespace_selector_of_the_vm_is_evaluated(affinity: Any) -> None:
-    vm = virt_launcher(affinity=affinity(pod_term(WEB_LABELS, namespaceSelector=SELECTS_TEAM_A)))
-    web = pod("web", "shop", labels=WEB_LABELS, node="node-a")
-    selected, other, own = labeled_namespace("shop", team="a"), labeled_namespace("shop"), labeled_namespace("default")
-    reasons = [decision_for(vm, *storage(), NODE, web, own, shop).reason for shop in (selected, other)]
-    expected = [Reason.CO_SCHEDULED, Reason.POD_AFFINITY]
-    assert reasons == (expected if affinity is pod_affinity else expected[::-1])
-    unknown = decision_for(vm, *storage(), NODE, web)
+def test_the_pods_of_other_namespaces_are_not_named() -> None:
+    decision = decision_for(virt_launcher(labels=WEB_LABELS), *storage(), NODE, repelling({}))
+    assert decision.reason is Reason.POD_AFFINITY
+    assert "other" not in decision.message.replace("a pod of another namespace", "")
+
+
+def test_a_namespace_selector_of_a_vm_of_an_unknown_namespace_is_unjudged() -> None:
+    vm = virt_launcher(affinity=pod_anti_affinity(pod_term(WEB_LABELS, namespaceSelector=SELECTS_TEAM_A)))
+    unknown = decision_for(vm, *storage(), NODE, pod("web", "shop", labels=WEB_LABELS, node="node-a"))
     assert (unknown.reason, "namespaceSelector" in unknown.message) == (Reason.UNJUDGED, True)
