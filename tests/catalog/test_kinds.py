@@ -75,58 +75,45 @@ ONE_OF_MANY = {"matchExpressions": [{"key": "app", "operator": "In", "values": [
 ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels": {"a": "b"}}), HOSTNAME),)
 
 
-@pytest.mark.parametrize(
-    ("item", "changed"),
-    [
-        pytest.param(pod("one", node="node-a"), {}, id="ordinary"),
-        pytest.param(pod("one", **pinned_fields("node-b")), {"node": "", "effective_node": ""}, id="a copied pin"),
-        pytest.param(pod("one", node="node-a", **pinned_fields("node-b")), {}, id="bound to another node than pinned"),
-        pytest.param(
-            pod("one") | {"status": {"phase": "Pending", "nominatedNodeName": "node-b"}},
-            {"node": "", "effective_node": "node-b", "nominated": True},
-            id="nominated by the scheduler",
-        ),
-        pytest.param(
-            virt_launcher("one", **PREFERS_B),
-            DECIDED_VM | {"prefers": True, "pin": PendingPin("node-b", "one", prefers=True)},
-            id="prefers a node",
-        ),
-        pytest.param(
-            virt_launcher("one", **PREFERS_B) | {"status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}},
-            DECIDED_VM,
-            id="prefers a node and is unschedulable",
-        ),
-        pytest.param(
-            virt_launcher("one", annotations=PREFERS_B["annotations"]), DECIDED_VM, id="without the preferred term"
-        ),
-        pytest.param(pod("one", **PREFERS_B), {"node": "", "effective_node": ""}, id="not a VM's pod, prefers a node"),
-        pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
-        pytest.param(pod("one", node="node-a", phase="Unknown"), {"alive": False}, id="phase Unknown"),
-        pytest.param(pod("one", node="node-a") | {"status": None}, {}, id="without a status"),
-        pytest.param(
-            pod("one", node="node-a", affinity=pod_anti_affinity(pod_term({"a": "b"}))),
-            {"anti_affinity": ANTI_AFFINITY},
-            id="with anti-affinity",
-        ),
-        pytest.param(
-            pod("one", node="node-a", labels={"a": "b", "c": 1}),
-            {"labels": {"a": "b"}},
-            id="non-string labels are dropped",
-        ),
-        pytest.param(virt_launcher("one", node="node-a"), OPTED_IN_FIELDS | {"undecided": True}, id="opted-in VM pod"),
-        pytest.param(
-            hotplug_pod(virt_launcher("x"), node="node-a"),
-            {
-                "name": "hp-volume-x",
-                "uid": "uid-hp-volume-x",
-                "labels": {"kubevirt.io": "hotplug-disk"},
-                "claims": ("disk1",),
-                "owner": "uid-x",
-            },
-            id="hotplug pod",
-        ),
-    ],
-)
+UNBOUND = {"node": "", "effective_node": ""}
+NOMINATED = {"status": {"phase": "Pending", "nominatedNodeName": "node-b"}}
+REFUSED = {"status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}}
+# Each row: the pod, and the fields in which its facts differ from those of an ordinary pod.
+FACTS: dict[str, tuple[Object, Any]] = {
+    "ordinary": (pod("one", node="node-a"), {}),
+    "a copied pin": (pod("one", **pinned_fields("node-b")), UNBOUND),
+    "bound to another node than pinned": (pod("one", node="node-a", **pinned_fields("node-b")), {}),
+    "nominated": (pod("one") | NOMINATED, UNBOUND | {"effective_node": "node-b", "nominated": True}),
+    "prefers a node": (
+        virt_launcher("one", **PREFERS_B),
+        DECIDED_VM | {"prefers": True, "pin": PendingPin("node-b", "one", prefers=True)},
+    ),
+    "prefers a node, unschedulable": (virt_launcher("one", **PREFERS_B) | REFUSED, DECIDED_VM),
+    "without the preferred term": (virt_launcher("one", annotations=PREFERS_B["annotations"]), DECIDED_VM),
+    "no VM's pod prefers a node": (pod("one", **PREFERS_B), UNBOUND),
+    "terminating": (pod("one", node="node-a", deleting=True), {"alive": False}),
+    "phase Unknown": (pod("one", node="node-a", phase="Unknown"), {"alive": False}),
+    "without a status": (pod("one", node="node-a") | {"status": None}, {}),
+    "anti-affinity": (
+        pod("one", node="node-a", affinity=pod_anti_affinity(pod_term({"a": "b"}))),
+        {"anti_affinity": ANTI_AFFINITY},
+    ),
+    "a label that is no string": (pod("one", node="node-a", labels={"a": "b", "c": 1}), {"labels": {"a": "b"}}),
+    "an opted-in VM": (virt_launcher("one", node="node-a"), OPTED_IN_FIELDS | {"undecided": True}),
+    "a hotplug pod": (
+        hotplug_pod(virt_launcher("x"), node="node-a"),
+        {
+            "name": "hp-volume-x",
+            "uid": "uid-hp-volume-x",
+            "labels": {"kubevirt.io": "hotplug-disk"},
+            "claims": ("disk1",),
+            "owner": "uid-x",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "changed"), FACTS.values(), ids=FACTS)
 def test_a_pod_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
     fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__struct_fields__}
     assert kinds.read_pod(item) == Pod(**{**fields, **changed})
@@ -180,24 +167,18 @@ def test_names_of_any_length_are_not_kept() -> None:
 def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
     named = [{f"example.com/{each}-{number}": "1" for number in range(30)} for each in range(3)]
     containers = [{"resources": {"requests": {**each, "cpu": "1"}}} for each in named]
-    fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
+    fact = kinds.read_pod(pod("one", node="node-a", containers=containers))
     assert fact
     assert (fact.oversized, len(fact.requests), fact.requests["cpu"]) == (True, 32, 3000)
 
 
-@pytest.mark.parametrize(
-    "containers",
-    [
-        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(513)}}}],
-        [{"resources": {"requests": {"cpu": "1"}}}] * 65,
-    ],
-    ids=["resources", "containers"],
-)
-def test_a_pod_with_very_many_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
+def test_a_pod_with_very_many_quantities_counts_only_as_a_pod() -> None:
     """See the test of `effective_requests`."""
-    fact = kinds.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
-    assert fact
-    assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
+    many = {"resources": {"requests": {f"example.com/{number}": "1" for number in range(513)}}}
+    for containers in ([many], [{"resources": {"requests": {"cpu": "1"}}}] * 65):
+        fact = kinds.read_pod(pod("one", node="node-a", containers=containers))
+        assert fact
+        assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
 
 
 @pytest.mark.parametrize("quantity", ["many", "1 Gi", "", "0x10", "1e1000", "1Kib", "NaN", True, [], {}], ids=repr)
@@ -212,45 +193,35 @@ def test_the_error_for_an_invalid_quantity_does_not_contain_its_value(quantity: 
 # Pins of unbound pods
 
 
-CONDITION = {"type": "PodScheduled", "status": "False", "lastTransitionTime": "2026-08-01T12:00:01Z"}
+CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": None}
+WITHOUT_TIME = {"status": {"phase": "Pending", "conditions": [CONDITION]}}
+SOFTENED = {"kubevirt-scheduler/decision": "NodeFull: preferred"}
 
 
-def with_status(item: Object, **condition: Any) -> Object:
-    return item | {"status": {"phase": "Pending", "conditions": [CONDITION | condition]}}
+def with_metadata(item: Object, **fields: Any) -> Object:
+    return item | {"metadata": item["metadata"] | fields}
 
 
-def with_created_by(item: Object, uid: str) -> Object:
-    item["metadata"]["labels"]["kubevirt.io/created-by"] = uid
-    return item
+OF_ANOTHER_VMI = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "another"}
+PINS = {
+    "unschedulable": (pinned_vm_pod(), PendingPin("node-a", "vm1", "2026-08-01T12:00:01Z")),
+    "not tried yet": (pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1")),
+    "gated": (pinned_vm_pod(schedulingGates=[{"name": "quota"}]), None),
+    "the label of another VMI": (with_metadata(pinned_vm_pod(), labels=OF_ANOTHER_VMI), None),
+    "no time, so that of its creation": (
+        pinned_vm_pod() | WITHOUT_TIME,
+        PendingPin("node-a", "vm1", "2026-08-01T12:00:00Z"),
+    ),
+    "bound": (pinned_vm_pod(nodeName="node-a"), None),
+    "no pin": (virt_launcher("vm1"), None),
+    "not a VM's": (pod("web", **pinned_fields("node-a")), None),
+    "no VMI": (with_metadata(pinned_vm_pod(), ownerReferences=None), None),
+    "a name too long for a VM": (pinned_vm_pod(vm="v" * 254), None),
+    "softened": (pinned_vm_pod(annotations=SOFTENED), None),
+}
 
 
-def without_owner(item: Object) -> Object:
-    del item["metadata"]["ownerReferences"]
-    return item
-
-
-@pytest.mark.parametrize(
-    ("item", "pin"),
-    [
-        pytest.param(pinned_vm_pod(), PendingPin("node-a", "vm1", "2026-08-01T12:00:01Z"), id="unschedulable"),
-        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1"), id="not tried yet"),
-        pytest.param(pinned_vm_pod(schedulingGates=[{"name": "quota"}]), None, id="gated"),
-        pytest.param(with_created_by(pinned_vm_pod(), "another"), None, id="the label of another VMI"),
-        pytest.param(
-            with_status(pinned_vm_pod(), reason="Unschedulable", lastTransitionTime=None),
-            PendingPin("node-a", "vm1", "2026-08-01T12:00:00Z"),  # its creation
-            id="condition without a time",
-        ),
-        pytest.param(pinned_vm_pod(nodeName="node-a"), None, id="bound"),
-        pytest.param(virt_launcher("vm1"), None, id="no pin"),
-        pytest.param(pod("web", **pinned_fields("node-a")), None, id="not a VM's"),
-        pytest.param(without_owner(pinned_vm_pod()), None, id="no VMI"),
-        pytest.param(pinned_vm_pod(vm="v" * 254), None, id="a name too long for a VM"),
-        pytest.param(
-            pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: preferred"}), None, id="softened"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("item", "pin"), PINS.values(), ids=PINS)
 def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Object, pin: PendingPin | None) -> None:
     fact = kinds.read_pod(item)
     assert fact

@@ -19,7 +19,8 @@ from tests.support.builders import (
     vmi,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
+from webhook.catalog import reservations
+from webhook.catalog.reservations import RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS
@@ -214,11 +215,14 @@ def test_a_vm_that_prefers_a_node_without_space_for_it_reserves_nothing(replica:
     assert replica.cpus() == 9
 
 
-def test_the_vms_that_have_reserved_are_forgotten_over_the_limit(replica: Replica) -> None:
-    for number in range(MAX_REMEMBERED + 1):
-        replica.inject(f"vm-{number}", "0")
-        if not number % 100:
-            replica.clock.now += RESERVATION_SECONDS
-    replica.clock.now += RESERVATION_SECONDS
-    replica.inject("vm-0", "6")
+def test_the_vms_that_have_reserved_are_forgotten_over_the_limit(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "MAX_REMEMBERED", 2)
+    for name in ("first", "second", "third"):
+        replica.inject(name, "6")
+        replica.clock.now += RESERVATION_SECONDS
+    replica.inject("second", "6")
+    assert replica.cpus() == 0
+    replica.inject("first", "6")
     assert replica.cpus() == 6

@@ -42,73 +42,51 @@ def resolved(*objects: Object) -> ClaimFinding:
     return resolve("disk1", "default", catalog(*objects), Settings())
 
 
-@pytest.mark.parametrize(
-    ("objects", "handle", "reason"),
-    [
-        pytest.param([], None, Reason.CLAIM_NOT_FOUND, id="a missing claim"),
-        pytest.param([claim(volume="")], None, Reason.CLAIM_NOT_BOUND, id="an unbound claim"),
-        pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
-        # The reason would tell how another tenant's PV is made.
-        *(
-            pytest.param(
-                [claim(), volume(namespace="victim", **rest)], None, Reason.CLAIM_NOT_BOUND, id=f"a victim's PV, {rest}"
-            )
-            for rest in ({"parameters": {"migratable": "true"}}, {"handle": ""})
-        ),
-        pytest.param(
-            [claim(), volume(namespace="victim"), share_manager()],
-            None,
-            Reason.CLAIM_NOT_BOUND,
-            id="a PV of another namespace's claim",
-        ),
-        pytest.param([claim()], "pvc-disk1", Reason.NO_SHARE_MANAGER, id="an unknown PV is resolved by its name"),
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STARTING, id=f"state {s!r}"
-            )
-            for s in ("starting", "", None)
-        ),
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager_pod(), *managers],
-                "vol-disk1",
-                Reason.SHARE_MANAGER_STARTING,
-                id=f"an unbound share-manager pod, {len(managers)} ShareManager",
-            )
-            for managers in ([], [share_manager()])
-        ),
-        # Longhorn moves the owner of a running share-manager away from a cordoned node. In a drain, its pod dies there.
-        *(
-            pytest.param(
-                [*CLAIM_AND_PV, share_manager_pod(node="node-b", **rest), share_manager()],
-                "vol-disk1",
-                Reason.SHARE_MANAGER_STARTING,
-                id=f"a running ShareManager whose pod has {rest}",
-            )
-            for rest in ({"deleting": True}, {"phase": "Unknown"})
-        ),
-        pytest.param(
-            [claim(), volume(parameters={"migratable": "true"})],
-            None,
-            Reason.NO_SHARE_MANAGER_EVER,
-            id="a migratable volume",
-        ),
-        pytest.param(
-            [claim(volumeMode="Block"), volume(driver="rbd.csi.ceph.com", parameters={"migratable": "true"})],
-            None,
-            Reason.NOT_LONGHORN,
-            id="a Block claim of another driver",
-        ),
-        *(
-            pytest.param(objects, None, Reason.CLAIM_NOT_RWX, id=f"{name} without a share-manager")
-            for name, objects in (
-                ("ReadOnlyMany", [claim(modes=["ReadOnlyMany"]), volume()]),
-                ("an unbound ReadOnlyMany claim", [claim(modes=["ReadOnlyMany"], volume="")]),
-                ("ReadWriteOnce", [claim(modes=["ReadWriteOnce"]), volume()]),
-            )
-        ),
-    ],
-)
+MIGRATABLE = {"migratable": "true"}
+DYING_POD = share_manager_pod(node="node-b", deleting=True)
+LOST_POD = share_manager_pod(node="node-b", phase="Unknown")
+READ_ONLY, ONE_WRITER = claim(modes=["ReadOnlyMany"]), claim(modes=["ReadWriteOnce"])
+# Each row: the objects, the volume that they lead to, and why it has no node.
+WITHOUT_NODE = {
+    "no claim": ([], None, Reason.CLAIM_NOT_FOUND),
+    "an unbound claim": ([claim(volume="")], None, Reason.CLAIM_NOT_BOUND),
+    "a PV without a handle": ([claim(), volume(handle="")], None, Reason.NOT_LONGHORN),
+    # Another reason would tell how another tenant's PV is made.
+    "a victim's PV": ([claim(), volume(namespace="victim"), share_manager()], None, Reason.CLAIM_NOT_BOUND),
+    "a victim's migratable PV": (
+        [claim(), volume(namespace="victim", parameters=MIGRATABLE)],
+        None,
+        Reason.CLAIM_NOT_BOUND,
+    ),
+    "a victim's PV without a handle": ([claim(), volume(namespace="victim", handle="")], None, Reason.CLAIM_NOT_BOUND),
+    "an unknown PV, resolved by its name": ([claim()], "pvc-disk1", Reason.NO_SHARE_MANAGER),
+    **{
+        f"state {state!r}": ([*CLAIM_AND_PV, share_manager(state=state)], "vol-disk1", Reason.SHARE_MANAGER_STARTING)
+        for state in ("starting", "", None)
+    },
+    "an unbound pod": ([*CLAIM_AND_PV, share_manager_pod()], "vol-disk1", Reason.SHARE_MANAGER_STARTING),
+    # Longhorn moves the owner of a running share-manager away from a cordoned node. In a drain, its pod dies there.
+    **{
+        f"a running ShareManager, {name}": (
+            [*CLAIM_AND_PV, pod, share_manager()],
+            "vol-disk1",
+            Reason.SHARE_MANAGER_STARTING,
+        )
+        for name, pod in (("unbound", share_manager_pod()), ("terminating", DYING_POD), ("phase Unknown", LOST_POD))
+    },
+    "migratable": ([claim(), volume(parameters=MIGRATABLE)], None, Reason.NO_SHARE_MANAGER_EVER),
+    "a Block claim of another driver": (
+        [claim(volumeMode="Block"), volume(driver="rbd.csi.ceph.com", parameters=MIGRATABLE)],
+        None,
+        Reason.NOT_LONGHORN,
+    ),
+    "ReadOnlyMany": ([READ_ONLY, volume()], None, Reason.CLAIM_NOT_RWX),
+    "unbound, ReadOnlyMany": ([claim(modes=["ReadOnlyMany"], volume="")], None, Reason.CLAIM_NOT_RWX),
+    "ReadWriteOnce": ([ONE_WRITER, volume()], None, Reason.CLAIM_NOT_RWX),
+}
+
+
+@pytest.mark.parametrize(("objects", "handle", "reason"), WITHOUT_NODE.values(), ids=WITHOUT_NODE)
 def test_a_claim_without_a_node_has_a_reason(objects: list[Object], handle: str | None, reason: Reason) -> None:
     finding = resolved(*objects)
     assert (finding.volume, finding.node, finding.source, finding.reason) == (handle, None, None, reason)
@@ -171,47 +149,34 @@ def test_a_first_start_whose_claim_waits_for_its_consumer_is_cold(manifests: lis
 
 
 RUNNING_POD = share_manager_pod(node="node-b")
-
-
-@pytest.mark.parametrize(
-    ("objects", "serving_node", "source"),
-    [
-        pytest.param([RUNNING_POD], "node-b", Source.SHARE_MANAGER_POD, id="the pod's node"),
-        pytest.param([share_manager()], "node-a", Source.SHARE_MANAGER, id="the owner of a running ShareManager"),
-        *(
-            pytest.param(
-                [share_manager_pod(node="node-b", phase=phase), share_manager()],
-                "node-a",
-                Source.SHARE_MANAGER,
-                id=f"the owner while the pod is {phase}",
-            )
-            for phase in ("Succeeded", "Failed")  # the caches have no finished pods
-        ),
-        pytest.param(
-            [share_manager_pod(namespace="default", node="node-b"), share_manager()],
+OF_ANOTHER_NAMESPACE = share_manager_pod(namespace="default", node="node-b")
+SERVED = {
+    "the pod's node": ([RUNNING_POD], "node-b", Source.SHARE_MANAGER_POD),
+    "the owner of a running ShareManager": ([share_manager()], "node-a", Source.SHARE_MANAGER),
+    "a pod in another namespace": ([OF_ANOTHER_NAMESPACE, share_manager()], "node-a", Source.SHARE_MANAGER),
+    **{  # the caches have no finished pods
+        f"the pod is {phase}": (
+            [share_manager_pod(node="node-b", phase=phase), share_manager()],
             "node-a",
             Source.SHARE_MANAGER,
-            id="the owner beside a pod in another namespace",
-        ),
-    ],
-)
+        )
+        for phase in ("Succeeded", "Failed")
+    },
+}
+
+
+@pytest.mark.parametrize(("objects", "serving_node", "source"), SERVED.values(), ids=SERVED)
 def test_a_claim_resolves_to_the_node_of_its_share_manager(
     objects: list[Object], serving_node: str, source: Source
 ) -> None:
     assert resolved(*CLAIM_AND_PV, *objects) == ClaimFinding("disk1", "vol-disk1", serving_node, source)
 
 
-@pytest.mark.parametrize(
-    "objects",
-    [
-        pytest.param([claim(modes=["ReadOnlyMany"]), volume()], id="ReadOnlyMany"),
-        # Of a static PV that has ReadWriteMany, too, or of a Longhorn volume with accessMode rwx.
-        pytest.param([claim(modes=["ReadWriteOnce"]), volume()], id="ReadWriteOnce"),
-    ],
-)
-def test_a_claim_that_is_not_rwx_counts_if_a_share_manager_serves_it(objects: list[Object]) -> None:
-    finding = resolved(*objects, share_manager("vol-disk1"), share_manager("pvc-disk1"))
-    assert (finding.node, finding.source, finding.reason) == ("node-a", Source.SHARE_MANAGER, None)
+def test_a_claim_that_is_not_rwx_counts_if_a_share_manager_serves_it() -> None:
+    # ReadWriteOnce: of a static PV that has ReadWriteMany, too, or of a Longhorn volume with accessMode rwx.
+    for found in (READ_ONLY, ONE_WRITER):
+        finding = resolved(found, volume(), share_manager("vol-disk1"), share_manager("pvc-disk1"))
+        assert (finding.node, finding.source, finding.reason) == ("node-a", Source.SHARE_MANAGER, None)
 
 
 STARTING = [*CLAIM_AND_PV, share_manager(state="starting", owner="interim")]
@@ -355,22 +320,21 @@ def test_at_a_cold_start_the_vm_prefers_the_nodes_where_the_share_manager_may_ru
     assert ZONE not in str(served.patch)
 
 
-@pytest.mark.parametrize(
-    "selector",
-    [
-        "",
-        " ",
-        "disk",
-        "disk:ssd;",
-        "disk:ssd:x",
-        "disk:ssd;rack",
-        "-:ssd",
-        "di sk:ssd",
-        "a/b/c:x",
-        "disk:s sd",
-        "/disk:x",
-    ],
-)
+INVALID_SELECTORS = [
+    "",
+    " ",
+    "disk",
+    "disk:ssd;",
+    "disk:ssd:x",
+    "disk:ssd;rack",
+    "-:ssd",
+    "a/b/c:x",
+    "disk:s sd",
+    "/disk:x",
+]
+
+
+@pytest.mark.parametrize("selector", INVALID_SELECTORS)
 def test_a_selector_that_longhorn_or_the_api_server_rejects_limits_nothing(selector: str) -> None:
     limited = storage_class(parameters={"shareManagerNodeSelector": selector})
     decision = decision_for(virt_launcher(), claim(**OF_CLASS), limited)

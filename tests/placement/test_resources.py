@@ -22,66 +22,39 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
     return {"name": name, "resources": resources} | ({"restartPolicy": "Always"} if sidecar else {})
 
 
-@pytest.mark.parametrize(
-    ("spec", "requests"),
-    [
-        pytest.param(
-            {"containers": [container(cpu="1"), container(cpu="2", memory="1")]},
-            {"cpu": 3000, "memory": 1},
-            id="containers are summed",
-        ),
-        pytest.param({"containers": [container(cpu="0", memory="0")]}, {}, id="a request of zero is dropped"),
-        pytest.param(
-            {"containers": [container(limits={"cpu": "2"})]}, {"cpu": 2000}, id="a limit without a request is a request"
-        ),
-        pytest.param(
-            {"containers": [container(cpu="1")], "overhead": {"cpu": "250m", "memory": "1"}},
-            {"cpu": 1250, "memory": 1},
-            id="overhead is added",
-        ),
-        pytest.param(
-            {"containers": [container(memory="100m"), container(memory="100m")]},
-            {"memory": 1},
-            id="memory is rounded up once per pod",
-        ),
-        pytest.param(
-            {"containers": [container(cpu="1")], "initContainers": [container(sidecar=True, cpu="2")]},
-            {"cpu": 3000},
-            id="a sidecar adds to the containers",
-        ),
-        pytest.param(
-            {
-                "containers": [container(cpu="1")],
-                "initContainers": [container(sidecar=True, cpu="2"), container(cpu="5")],
-            },
-            {"cpu": 7000},
-            id="a sidecar adds to the init container after it",
-        ),
-        pytest.param(
-            {"containers": [container(cpu="1", memory="9")], "resources": {"requests": {"cpu": "5"}}},
-            {"cpu": 5000, "memory": 9},
-            id="a pod-level request replaces container requests",
-        ),
-        pytest.param(
-            {
-                "containers": [],
-                "resources": {"requests": {"cpu": "5", "ephemeral-storage": "1", "a.b/c": "1", "hugepages-2Mi": "2Mi"}},
-            },
-            {"cpu": 5000, "hugepages-2Mi": 2**21},
-            id="other resources are ignored at pod level",
-        ),
-        pytest.param(
-            {"containers": [container()], "resources": {"limits": {"cpu": "5"}}},
-            {"cpu": 5000},
-            id="a pod-level limit without requests is a request",
-        ),
-        pytest.param(
-            {"containers": [container(**{"hugepages-2Mi": "2Mi"})], "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
-            {"hugepages-2Mi": 2**22},
-            id="a pod-level limit of huge pages is a request, whatever the containers request",
-        ),
-    ],
-)
+ONE, TWO_MORE = container(cpu="1"), container(sidecar=True, cpu="2")
+HUGE = {"hugepages-2Mi": "4Mi"}
+OTHERS = {"ephemeral-storage": "1", "a.b/c": "1"}
+PODS: dict[str, tuple[Object, dict[str, int]]] = {
+    "containers": ({"containers": [ONE, container(cpu="2", memory="1")]}, {"cpu": 3000, "memory": 1}),
+    "zero": ({"containers": [container(cpu="0", memory="0")]}, {}),
+    "a limit without a request": ({"containers": [container(limits={"cpu": "2"})]}, {"cpu": 2000}),
+    "overhead": ({"containers": [ONE], "overhead": {"cpu": "250m", "memory": "1"}}, {"cpu": 1250, "memory": 1}),
+    "memory is rounded up once": ({"containers": [container(memory="100m")] * 2}, {"memory": 1}),
+    "a sidecar": ({"containers": [ONE], "initContainers": [TWO_MORE]}, {"cpu": 3000}),
+    "an init container after a sidecar": (
+        {"containers": [ONE], "initContainers": [TWO_MORE, container(cpu="5")]},
+        {"cpu": 7000},
+    ),
+    # The resources of the pod: its requests replace those of the containers.
+    "a request of the pod": (
+        {"containers": [container(cpu="1", memory="9")], "resources": {"requests": {"cpu": "5"}}},
+        {"cpu": 5000, "memory": 9},
+    ),
+    "resources that count only for containers": (
+        {"containers": [], "resources": {"requests": OTHERS | {"cpu": "5", "hugepages-2Mi": "2Mi"}}},
+        {"cpu": 5000, "hugepages-2Mi": 2**21},
+    ),
+    "a limit of the pod": ({"containers": [container()], "resources": {"limits": {"cpu": "5"}}}, {"cpu": 5000}),
+    # A limit of huge pages counts whatever the containers request.
+    "huge pages": (
+        {"containers": [container(**{"hugepages-2Mi": "2Mi"})], "resources": {"limits": HUGE}},
+        {"hugepages-2Mi": 2**22},
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "requests"), PODS.values(), ids=PODS)
 def test_effective_requests_match_what_the_scheduler_reserves(spec: Object, requests: dict[str, int]) -> None:
     assert effective_requests(pod(**spec)) == {"pods": 1} | requests
 
@@ -89,27 +62,20 @@ def test_effective_requests_match_what_the_scheduler_reserves(spec: Object, requ
 @pytest.mark.parametrize(
     ("status", "cpu"),
     [
-        pytest.param({}, 2000, id="no status counts the spec"),
-        pytest.param({"resources": {"requests": {"cpu": "3"}}}, 3000, id="a larger actual request counts"),
-        pytest.param({"resources": {"requests": {"cpu": "1"}}}, 2000, id="a smaller actual request does not count"),
-        pytest.param(
-            {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "4"}},
-            4000,
-            id="larger allocated resources count",
-        ),
-        pytest.param({"resources": None, "allocatedResources": None}, 2000, id="null status fields count the spec"),
+        ({}, 2000),
+        ({"resources": {"requests": {"cpu": "3"}}}, 3000),
+        ({"resources": {"requests": {"cpu": "1"}}}, 2000),
+        ({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "4"}}, 4000),
+        ({"resources": None, "allocatedResources": None}, 2000),
     ],
+    ids=["no status", "a larger actual request", "a smaller one", "larger allocated resources", "nulls"],
 )
-@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize("kind", ["container", "initContainer"])
 def test_the_larger_amount_counts_during_a_container_resize(status: Object, cpu: int, kind: str) -> None:
-    resized = pod(
-        "one", node="node-a", **{"containers": [], kind: [container("main", sidecar=kind != "containers", cpu="2")]}
-    )
-    statuses = "containerStatuses" if kind == "containers" else "initContainerStatuses"
-    resized["status"][statuses] = [
-        status | {"name": "main"},
-        {"name": "other", "resources": {"requests": {"cpu": "9"}}},
-    ]
+    containers = {f"{kind}s": [container("main", sidecar=kind != "container", cpu="2")]}
+    resized = pod("one", node="node-a", **{"containers": []} | containers)
+    other = {"name": "other", "resources": {"requests": {"cpu": "9"}}}
+    resized["status"][f"{kind}Statuses"] = [status | {"name": "main"}, other]
     assert effective_requests(resized)["cpu"] == cpu
 
 
@@ -130,18 +96,11 @@ def test_the_spec_does_not_count_while_a_resize_is_infeasible(reason: str | None
 
 
 def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
-    resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "1"}})
-    resized["status"] |= {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}
-    assert effective_requests(resized)["cpu"] == 3000
-
-
-def test_memory_that_only_a_container_requests_counts_with_its_resize() -> None:
-    resized = pod(
-        "one", node="node-a", containers=[container("main", memory="4k")], resources={"requests": {"cpu": "1"}}
-    )
-    resized["status"] |= {"resources": {"requests": {"cpu": "1", "memory": "2k"}}}
-    resized["status"]["containerStatuses"] = [{"name": "main", "resources": {"requests": {"memory": "2k"}}}]
-    assert effective_requests(resized)["memory"] == 4000
+    resized = pod("one", node="node-a", containers=[container(memory="4k")], resources={"requests": {"cpu": "1"}})
+    resized["status"] |= {"resources": {"requests": {"cpu": "3", "memory": "2k"}}, "allocatedResources": {"cpu": "2"}}
+    resized["status"]["containerStatuses"] = [{"name": "c", "resources": {"requests": {"memory": "2k"}}}]
+    requests = effective_requests(resized)
+    assert (requests["cpu"], requests["memory"]) == (3000, 4000)
 
 
 def test_the_overhead_counts_again_where_the_status_of_the_whole_pod_contains_it() -> None:

@@ -45,51 +45,34 @@ UNKNOWN_MODE = {"annotations": {"kubevirt-scheduler/co-schedule-mode": "strict"}
 CLAIM_AND_PV = [claim(), volume()]
 
 
-@pytest.mark.parametrize(
-    ("new_pod", "objects", "expected"),
-    [
-        pytest.param(
-            virt_launcher(**UNKNOWN_MODE),
-            storage(),
-            ["co-schedule-mode: expected 'required' or 'preferred', using required instead of 'strict'"],
-            id="an unknown mode warns",
-        ),
-        pytest.param(
-            virt_launcher(claims=["a", "b"]),
-            [*storage("a", "node-a"), *storage("b", "node-b")],
-            ["several nodes serve the claims: node-a is the target node, not node-b"],
-            id="conflicting claims warn",
-        ),
-        *(
-            pytest.param(virt_launcher(), objects, [f"no node serves claim disk1 ({reason})"], id=f"{reason} warns")
-            for objects, reason in (
-                ([], Reason.CLAIM_NOT_FOUND),
-                ([claim(modes=["ReadWriteOnce"])], Reason.CLAIM_NOT_RWX),
-                ([claim(), volume(driver="nfs")], Reason.NOT_LONGHORN),
-                ([claim(volumeMode="Block"), volume()], Reason.NO_SHARE_MANAGER_EVER),
-            )
-        ),
-        *(
-            pytest.param(virt_launcher(), objects, [], id=f"{reason} does not warn")
-            for objects, reason in (
-                ([claim(volume="")], Reason.CLAIM_NOT_BOUND),
-                (CLAIM_AND_PV, Reason.NO_SHARE_MANAGER),
-                ([*CLAIM_AND_PV, share_manager(state="starting")], Reason.SHARE_MANAGER_STARTING),
-            )
-        ),
-        pytest.param(virt_launcher(opt_in=None, **UNKNOWN_MODE), [], [], id="a VM that is not opted in does not warn"),
-        pytest.param(
-            share_manager_pod(),
-            [*CLAIM_AND_PV, virt_launcher("vm", node="node-a"), node("b")],
-            [],
-            id="a share-manager pod does not warn",
-        ),
-    ],
-)
-def test_only_an_actionable_decision_warns(new_pod: Object, objects: list[Object], expected: list[str]) -> None:
-    assert injection_for(new_pod, *objects).warnings == tuple(
-        f"kubevirt-scheduler: {sentence}" for sentence in expected
-    )
+NO_MODE = "co-schedule-mode: expected 'required' or 'preferred', using required instead of 'strict'"
+CONFLICT = "several nodes serve the claims: node-a is the target node, not node-b"
+RUNNING_VM = virt_launcher("vm", node="node-a")
+WARNINGS = {
+    "an unknown mode": (virt_launcher(**UNKNOWN_MODE), storage(), NO_MODE),
+    "an unknown mode, not opted in": (virt_launcher(opt_in=None, **UNKNOWN_MODE), [], ""),
+    "a conflict": (virt_launcher(claims=["a", "b"]), [*storage("a", "node-a"), *storage("b", "node-b")], CONFLICT),
+    "a share-manager pod": (share_manager_pod(), [*CLAIM_AND_PV, RUNNING_VM, node("b")], ""),
+    **{
+        reason: (virt_launcher(), objects, f"no node serves claim disk1 ({reason})")
+        for reason, objects in (
+            (Reason.CLAIM_NOT_FOUND, []),
+            (Reason.CLAIM_NOT_RWX, [claim(modes=["ReadWriteOnce"])]),
+            (Reason.NOT_LONGHORN, [claim(), volume(driver="nfs")]),
+            (Reason.NO_SHARE_MANAGER_EVER, [claim(volumeMode="Block"), volume()]),
+        )
+    },
+    # These pass without anybody's action.
+    Reason.CLAIM_NOT_BOUND: (virt_launcher(), [claim(volume="")], ""),
+    Reason.NO_SHARE_MANAGER: (virt_launcher(), CLAIM_AND_PV, ""),
+    Reason.SHARE_MANAGER_STARTING: (virt_launcher(), [*CLAIM_AND_PV, share_manager(state="starting")], ""),
+}
+
+
+@pytest.mark.parametrize(("new_pod", "objects", "warning"), WARNINGS.values(), ids=WARNINGS)
+def test_only_an_actionable_decision_warns(new_pod: Object, objects: list[Object], warning: str) -> None:
+    expected = (f"kubevirt-scheduler: {warning}",) if warning else ()
+    assert injection_for(new_pod, *objects).warnings == expected
 
 
 STOP, START = "virtctl stop vm1 -n shop", "virtctl start vm1 -n shop"
