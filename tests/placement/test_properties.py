@@ -1,17 +1,13 @@
 """Properties of every decision, checked with random clusters."""
 
-import json
 from copy import deepcopy
 from typing import Any
 
 import jsonpatch
-import msgspec
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.builders import OPT_IN, REQUIRED, catalog, name_requirement, request
-from tests.support.malformed import replaced, value_paths
-from tests.support.paths import REVIEWS
+from tests.support.builders import REQUIRED, catalog, name_requirement, request
 from tests.support.random_clusters import clusters, pods, storage
 from webhook.catalog.store import Store
 from webhook.placement.injector import Injection, inject
@@ -111,42 +107,3 @@ def test_a_second_call_removes_no_term_of_the_user(scenario: tuple[Object, Objec
     for term, remaining in zip(terms, left, strict=False):
         assert remaining.get("matchExpressions") == term.get("matchExpressions")
         assert all(field in remaining["matchFields"] for field in term.get("matchFields", []))
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def recorded_requests() -> list[Object]:
-    """Return the requests for pods that the real controllers created, whose VMs are opted in and mount disk1."""
-    found = [json.loads(path.read_text())["request"] for path in sorted(REVIEWS.glob("*.json"))]
-    for each in found:
-        each["object"]["metadata"].pop("managedFields", None)
-        each["object"]["metadata"].setdefault("annotations", {})[OPT_IN] = "true"
-        for volume in each["object"]["spec"]["volumes"]:
-            if "persistentVolumeClaim" in volume:
-                volume["persistentVolumeClaim"]["claimName"], each["namespace"] = "disk1", "default"
-    return found
-
-
-RECORDED = recorded_requests()
-
-
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(scenario=scenarios(), data=st.data(), replacement=JSON)
-def test_a_field_of_the_wrong_type_never_produces_an_invalid_answer(
-    scenario: tuple[Object, Object, Object, str], data: st.DataObject, replacement: Any
-) -> None:
-    pod, cluster, disk, _ = scenario
-    admission_request = request(pod) if data.draw(st.booleans()) else deepcopy(data.draw(st.sampled_from(RECORDED)))
-    path = data.draw(st.sampled_from([*value_paths(admission_request)][1:]))
-    broken = replaced(admission_request, path, replacement)
-    injection = inject(broken, store_of(cluster, disk), Settings())
-    event(str(injection.decision.reason))
-    assert injection.error is None
-    if injection.patch:
-        jsonpatch.JsonPatch(injection.patch).apply(broken["object"])
-    msgspec.json.encode(injection.patch)

@@ -6,9 +6,6 @@ from itertools import product
 
 import jsonpatch
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from tests.serving.review_client import ReviewClient
 from tests.support.builders import (
@@ -16,13 +13,16 @@ from tests.support.builders import (
     claim,
     node,
     node_terms,
+    pod,
     pod_anti_affinity,
+    pod_term,
     request,
     settings,
     storage,
     virt_launcher,
 )
 from tests.support.malformed import replaced, value_paths
+from tests.support.paths import REVIEWS
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import review_port
 from webhook.serving.review.reviewer import Reviewer
@@ -34,7 +34,9 @@ JSON = "application/json"
 
 @pytest.fixture(scope="module")
 def client():
-    cluster = catalog(*storage(), claim("disk2"), node())
+    resources = {"cpu": "9", "memory": "9Gi", "pods": "9", "devices.kubevirt.io/kvm": "9"}
+    repelling = pod("web", node="node-a", affinity=pod_anti_affinity(pod_term({"a": "b"})))
+    cluster = catalog(*storage(), claim("disk2"), node(allocatable=resources), repelling)
     return ReviewClient(review_port(Reviewer(from_snapshot(cluster, settings()), settings(), Metrics())))
 
 
@@ -91,25 +93,27 @@ def pod_with_everything():
     )
 
 
-PATHS = [*value_paths(pod_with_everything())][1:]
+def recorded_request():
+    """A request for a pod that the real controller created."""
+    found = json.loads(REVIEWS.joinpath("vm-start.json").read_bytes())["request"]
+    del found["object"]["metadata"]["managedFields"]
+    return found
+
+
+REQUESTS = {"every field": request(pod_with_everything()), "a recorded pod": recorded_request()}
 WRONG_VALUES = [None, True, 0, -1.5, "", "text", [], ["text"], [None], [[]], [{}], {}, {"key": {"key": []}}]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
-def test_a_pod_field_of_the_wrong_type_never_denies_the_pod(client, path):
-    for wrong_value in WRONG_VALUES:
-        pod = replaced(pod_with_everything(), path, wrong_value)
-        response = expect_allowed(post(client, encoded(review(request=request(pod)))))
-        assert response["uid"] == UID
+@pytest.mark.parametrize("sent", REQUESTS.values(), ids=REQUESTS)
+def test_a_field_of_the_wrong_type_never_denies_the_pod(client, sent):
+    paths = [path for path in value_paths(sent) if path not in ((), ("uid",))]
+    for path, wrong_value in product(paths, WRONG_VALUES):
+        broken = replaced(sent, path, wrong_value)
+        response = expect_allowed(post(client, encoded(review(request=broken))))
+        assert response["uid"] == sent["uid"], path
+        assert response["auditAnnotations"]["reason"] != "InternalError", path
         if "patch" in response:
-            jsonpatch.JsonPatch(json.loads(b64decode(response["patch"]))).apply(pod)
-
-
-def test_a_request_field_of_the_wrong_type_never_denies_the_pod(client):
-    fields = "kind", "namespace", "operation", "subResource", "dryRun", "name", "object", "userInfo"
-    for field, wrong_value in product(fields, WRONG_VALUES):
-        sent = request(virt_launcher()) | {field: wrong_value}
-        assert expect_allowed(post(client, encoded(review(request=sent))))["uid"] == UID
+            jsonpatch.JsonPatch(json.loads(b64decode(response["patch"]))).apply(broken["object"])
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -169,41 +173,11 @@ def test_another_method_returns_405_and_another_path_404(client):
         assert expect_error(response, 404) == {"error": "no such path"}
 
 
-# Arbitrary input
-
-any_example = hypothesis_settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # the test machine may be busy
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
-    max_leaves=20,
-)
-FIELDS = sorted({field for path in PATHS for field in path if isinstance(field, str)})
-POD_LIKE = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from(["true", "virt-launcher", "disk1", "In", "1", "", "100m"]),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), children, max_size=6),
-    max_leaves=40,
-)
-
-
-@any_example
-@given(st.integers(min_value=0), st.binary(max_size=3))
-def test_a_review_with_corrupted_bytes_returns_200_or_400(client, position, replacement):
+def test_a_review_with_a_corrupted_byte_returns_200_or_400(client):
     body = encoded(review(request=request(virt_launcher())))
-    position %= len(body)
-    response = post(client, body[:position] + replacement + body[position + 1 :])
-    if response.status_code == 200:
-        expect_allowed(response)
-    else:
-        expect_error(response, 400)
-
-
-@any_example
-@given(ANY_JSON | POD_LIKE, st.text(min_size=1))
-def test_a_review_with_arbitrary_json_as_its_object_is_allowed_with_its_uid(client, value, uid):
-    assert expect_allowed(post(client, encoded(review(request=request(value, uid=uid)))))["uid"] == uid
+    for position, replacement in product(range(len(body)), (b"", b"\xff", b'"', b"{")):
+        response = post(client, body[:position] + replacement + body[position + 1 :])
+        if response.status_code == 200:
+            expect_allowed(response)
+        else:
+            expect_error(response, 400)
