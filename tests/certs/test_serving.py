@@ -7,12 +7,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from certs.authority import issue_ca, issue_leaf, read
 from certs.files import UnusableCertificate
@@ -23,6 +17,7 @@ from certs.serving import (
     self_signed_folder,
     temporary_folder,
 )
+from tests.certs.test_authority import encrypted_key
 from tests.support.client_certificates import issue_client, replace
 from tests.support.log_capture import capture_logs
 from tests.support.tls_client import write_certificate_files
@@ -82,23 +77,6 @@ def test_an_atomic_update_of_a_mounted_secret_is_reloaded(tmp_path):
     assert certificate.context() is not before
 
 
-@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_the_old_pair_is_served_until_certificate_and_key_have_both_changed(tmp_path, name):
-    certificate = ServingCertificate(write(tmp_path / "served"))
-    before = certificate.context()
-    changed = write(tmp_path / "changed")
-    with capture_logs() as lines:
-        changed.joinpath(name).rename(tmp_path / "served" / name)
-        assert [certificate.context() for _ in range(3)] == [before] * 3
-        [other] = {"tls.crt", "tls.key"} - {name}
-        changed.joinpath(other).rename(tmp_path / "served" / other)
-        assert certificate.context() is not before
-    assert [line["event"] for line in lines] == [
-        "serving certificate unusable, keeping the old one",
-        "serving certificate reloaded",
-    ]
-
-
 # Expiry and problem
 
 TEN_DAYS = {"leaf": NOW.replace(microsecond=0) + 10 * DAY, "ca": NOW.replace(microsecond=0) + 365 * DAY}
@@ -109,16 +87,20 @@ def leaf_with_lifetime(days, ca=CA):
     return issue_leaf(ca, ["localhost"], NOW, days * DAY)
 
 
-def test_ends_returns_the_expiry_of_the_served_pair_and_not_of_unusable_files(tmp_path):
+@pytest.mark.parametrize("names", [("tls.crt", "tls.key"), ("tls.key", "tls.crt")], ids="-".join)
+def test_the_old_pair_is_served_and_described_until_certificate_and_key_have_both_changed(tmp_path, names):
     certificate = ServingCertificate(write(tmp_path / "served", leaf_with_lifetime(10)))
-    changed = write(tmp_path / "changed", leaf_with_lifetime(20))
-    for name, ends, problem in (
-        ("tls.crt", TEN_DAYS, f"{tmp_path}/served/tls.key: does not match {tmp_path}/served/tls.crt"),
-        ("tls.key", TWENTY_DAYS, ""),
-    ):
-        changed.joinpath(name).rename(tmp_path / "served" / name)
-        certificate.context()
-        assert (certificate.expiry_times(), certificate.problem) == (ends, problem)
+    before, changed = certificate.context(), write(tmp_path / "changed", leaf_with_lifetime(20))
+    mismatch = f"{tmp_path}/served/tls.key: does not match {tmp_path}/served/tls.crt"
+    with capture_logs() as lines:
+        for name, ends, problem in zip(names, (TEN_DAYS, TWENTY_DAYS), (mismatch, ""), strict=True):
+            changed.joinpath(name).rename(tmp_path / "served" / name)
+            assert [certificate.context() is before for _ in range(3)] == [ends is TEN_DAYS] * 3
+            assert (certificate.expiry_times(), certificate.problem) == (ends, problem)
+    assert [line["event"] for line in lines] == [
+        "serving certificate unusable, keeping the old one",
+        "serving certificate reloaded",
+    ]
 
 
 def test_ends_returns_the_expiry_of_the_ca_that_signed_the_served_leaf(tmp_path):
@@ -156,17 +138,12 @@ def test_the_old_pair_is_served_while_a_file_is_missing_and_the_problem_ends_whe
     assert [line["reason"] for line in lines] == [missing]
 
 
-def encrypted(key):
-    loaded = load_pem_private_key(key, None)
-    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
-
-
 CUT = b"-----BEGIN CERTIFICATE-----\n"
 NO_PAIR = ": needs a PEM certificate in tls.crt and its unencrypted PEM private key in tls.key"
 UNUSABLE = {
     **{f"{content} in {name}": (name, content, NO_PAIR) for content in (b"", CUT) for name in ("tls.crt", "tls.key")},
     # OpenSSL must not ask for the passphrase on the terminal.
-    "an encrypted key": ("tls.key", encrypted(issue_leaf(CA, ["localhost"], NOW).key), NO_PAIR),
+    "an encrypted key": ("tls.key", encrypted_key(issue_leaf(CA, ["localhost"], NOW)), NO_PAIR),
     "a key of another certificate": ("tls.key", issue_leaf(CA, ["localhost"], NOW).key, "/tls.key: does not match "),
     "a directory": ("tls.key", None, "/tls.key: Is a directory"),
 }
@@ -310,18 +287,14 @@ def test_only_a_context_with_a_client_ca_requires_a_client_certificate(certifica
         (OLD.certificate[:-60], "contains no PEM certificate"),
         (OLD.certificate + NEW.certificate[:200], "contains an incomplete certificate"),
         (LEAF, "contains no PEM CA certificate"),
+        (None, "No such file or directory"),
     ],
-    ids=["empty", "garbage", "cut", "cut within the second", "no CA"],
+    ids=["empty", "garbage", "cut", "cut within the second", "no CA", "no file"],
 )
 def test_an_unusable_file_is_an_error_at_startup(file, content, problem):
-    file.write_bytes(content)
+    file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{file}: {problem}$"):
         client_ca(file)
-
-
-def test_a_missing_file_is_an_error_at_startup(tmp_path):
-    with pytest.raises(UnusableCertificate, match=r"client-ca\.crt: No such file or directory"):
-        client_ca(tmp_path / "client-ca.crt")
 
 
 def test_text_keys_and_certificates_of_no_ca_are_ignored(certificate, file):

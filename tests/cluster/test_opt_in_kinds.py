@@ -8,7 +8,6 @@ import pytest
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
-    OPT_IN,
     Object,
     claim,
     labeled_namespace,
@@ -21,12 +20,11 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from webhook.catalog import kinds
 from webhook.catalog.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.cluster.live_catalog import Live
-from webhook.placement.objects.facts import Namespace, StorageClass
+from webhook.placement.objects.facts import StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
 from webhook.reading.export import reduced
@@ -139,14 +137,3 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
     (namespace,) = store.all_namespaces()
     assert namespace.opt_in is True
     assert store.storage_class("longhorn-rwx") == StorageClass("longhorn-rwx", opts_in=True)
-
-
-@pytest.mark.parametrize(
-    ("value", "opt_in", "opts_in"),
-    [("true", True, True), ("false", False, False), ("True", None, False), (True, None, False), (None, None, False)],
-)
-def test_only_the_exact_values_count(value: Any, opt_in: bool | None, opts_in: bool) -> None:
-    metadata = {"name": "a", "labels": {OPT_IN: value}, "annotations": {OPT_IN: value}}
-    labels = {OPT_IN: value} if isinstance(value, str) else {}
-    assert kinds.read_namespace({"metadata": metadata}) == Namespace("a", opt_in, labels)
-    assert kinds.read_storage_class({"metadata": metadata}) == StorageClass("a", opts_in)

@@ -369,8 +369,8 @@ def test_reconnections_leak_no_objects_threads_or_connections(server: ApiServer,
 
     reconnect(20)
     running, before = own_threads(), reconnect(20)
-    after = reconnect(200)
-    assert after - before < 100
+    after = reconnect(100)
+    assert after - before < 50
     assert own_threads() <= running
     assert len(server.http.open) <= 3
 

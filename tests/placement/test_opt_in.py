@@ -81,8 +81,8 @@ def test_by_default_only_the_annotation_opts_in() -> None:
         assert decision_for(virt_launcher(opt_in=annotation), *cluster(IN, IN)).opted_in_by is by
 
 
-@pytest.mark.parametrize("value", ["True", "yes", "", "1"])
-def test_another_value_counts_as_unset(value: str) -> None:
+@pytest.mark.parametrize("value", ["True", "yes", "", "1", True])
+def test_another_value_counts_as_unset(value: Any) -> None:
     vm_pod_ = virt_launcher(opt_in=value)
     assert decision_for(vm_pod_, *cluster(IN), **BY_NAMESPACE).opted_in_by is OptedInBy.NAMESPACE
     assert decision_for(vm_pod_, *cluster(value, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS

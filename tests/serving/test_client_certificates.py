@@ -19,7 +19,7 @@ from tests.support.tls_client import write_certificate_files
 from webhook.serving.http.connection import Phase
 
 NOW = datetime.now(UTC)
-CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)
+CA, OTHER_CA, SERVER_CA = (issue_ca(NOW) for _ in range(3))
 CLIENT = issue_client(CA)
 DAY = timedelta(days=1)
 TLS_VERSIONS = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
@@ -38,10 +38,17 @@ REJECTED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def folder(tmp_path_factory):
+    """The CA of accepted clients, and the certificate of the server."""
     folder = tmp_path_factory.mktemp("server")
-    (folder / "client-ca.crt").write_bytes(CA.certificate)
-    with run_server(folder, "--client-ca-file", folder / "client-ca.crt") as server:
+    replace(folder / "client-ca.crt", CA.certificate)
+    write_certificate_files(folder / "tls", SERVER_CA)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with run_server(folder, "--client-ca-file", folder / "client-ca.crt", "--tls-dir", folder / "tls") as server:
         yield server
 
 
@@ -91,20 +98,14 @@ def test_a_client_with_a_huge_chain_is_rejected(server, tmp_path):
         assert review(connection)[0] == 200
 
 
-def test_an_open_connection_ends_with_its_next_response_after_its_ca_is_removed(tmp_path):
+def test_an_open_connection_ends_with_its_next_response_after_its_ca_is_removed(server, folder, tmp_path):
     """`Connection: close` fails no call. Otherwise, a stolen certificate would be of use as long as requests follow."""
-    ca_file, folder = tmp_path / "client-ca.crt", tmp_path / "tls"
-    replace(ca_file, CA.certificate)
-    write_certificate_files(folder, OTHER_CA)
-    with (
-        run_server(tmp_path, "--client-ca-file", ca_file, "--tls-dir", folder) as server,
-        closing(connect(server, *write_client(tmp_path, CLIENT))) as connection,
-    ):
+    with closing(connect(server, *write_client(tmp_path, CLIENT))) as connection:
         assert review(connection) == (200, "keep-alive")
-        write_certificate_files(folder, OTHER_CA)  # a renewed serving certificate ends no connection
+        write_certificate_files(folder / "tls", SERVER_CA)  # a renewed serving certificate ends no connection
         assert server.probe("/readyz")[0] == 200
         assert review(connection) == (200, "keep-alive")
-        replace(ca_file, OTHER_CA.certificate)
+        replace(folder / "client-ca.crt", OTHER_CA.certificate)  # the last test of this server
         assert server.probe("/readyz")[0] == 200  # reloads the file; the kubelet sends this probe every 2 s
         assert review(connection) == (200, "close")
         with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):

@@ -15,7 +15,7 @@ from tests.support.server_process import resident_memory, run_server, until, wri
 
 TERM = json.dumps({"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"a": "b"}}}, separators=(",", ":"))
 LARGE_POD, SMALL_POD = 38_000, 270  # terms; 2.8 MB, which the API server accepts, and 20 KB
-LARGE, SMALL = 40, 5000  # pods
+LARGE, SMALL = 20, 1500  # pods
 LIMIT = 250  # MB
 CHART_LIMIT = 512 * 1024 * 1024  # bytes
 

@@ -20,7 +20,7 @@ from webhook.serving.http.parser import (
     RequestParser,
 )
 
-thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 HEAD = "POST /mutate HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode()

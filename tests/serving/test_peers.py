@@ -1,4 +1,4 @@
-"""The `serve` process: its TLS policy, stalled clients, certificate changes, shutdown, and a hanging worker."""
+"""The `serve` process: its TLS policy, certificate changes, and a hanging worker."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ import shutil
 import ssl
 import threading
 import warnings
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -16,7 +16,7 @@ import pytest
 
 from certs.authority import issue_ca, issue_leaf
 from tests.support.server_process import JSON, VM_START, run_server, until
-from tests.support.tls_client import client_hello, closed_by_server, receive_all, write_certificate_files
+from tests.support.tls_client import receive_all, write_certificate_files
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -82,26 +82,6 @@ def test_the_server_issues_no_session_ticket(server):
     session = handshake(server, context)[3]
     assert not session.has_ticket
     assert handshake(server, context, session=session)[4] is False
-
-
-# Stalled clients
-
-STALL_POINTS = ["no bytes", "incomplete ClientHello", "idle", "incomplete head", "incomplete body"]
-
-
-def stalled_client(server, stall_point):
-    """A client that connects, sends data up to this point, and then stalls."""
-    if stall_point == "incomplete ClientHello":
-        sock = server.connect_tcp()
-        sock.sendall(client_hello(server.client_context())[:100])
-        return sock
-    if stall_point == "no bytes":
-        return server.connect_tcp()
-    sock = server.connect_tls()
-    sock.sendall(
-        {"idle": b"", "incomplete head": HEAD, "incomplete body": HEAD + b"Content-Length: 9\r\n\r\n{"}[stall_point]
-    )
-    return sock
 
 
 # Certificate changes
@@ -205,21 +185,6 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
     assert problems_of(server) == {}
     assert until(lambda: server.metric("certificate_unusable") == 0)
     assert leaf_days(server) == 90
-
-
-# Shutdown
-
-
-def test_stalled_clients_do_not_block_shutdown(tmp_path):
-    with run_server(tmp_path) as server, ExitStack() as stack:
-        peers = [stack.enter_context(stalled_client(server, stall_point)) for stall_point in STALL_POINTS]
-        until(lambda: server.metric("connections") >= 3)  # the two without a whole hello may have timed out
-        begin = monotonic()
-        assert server.stop() == 0
-        assert monotonic() - begin < 10  # seconds, the timeout of an incomplete request
-        for sock in peers:
-            sock.setblocking(False)
-            assert closed_by_server(sock)
 
 
 # A hanging worker
