@@ -288,12 +288,6 @@ def test_the_state_of_a_vtpm_does_not_decide_for_a_vm_of_a_pool() -> None:
         assert f"co-schedule-claim: {named}" in decision.message
 
 
-def test_a_claim_that_no_other_vm_of_a_pool_mounts_yet_decides() -> None:
-    objects = [*storage("drivers", "node-b"), labeled_namespace(), node("node-b")]
-    pod = virt_launcher(claims=["drivers"], opt_in=None)
-    assert decision_for(pod, *objects, opt_in=OptIn.NAMESPACE).node == "node-b"
-
-
 ZONES = [{"matchLabelExpressions": [{"key": ZONE, "values": ["zone-a", "zone-b"]}]}]
 LIMITED = storage_class(parameters={"shareManagerNodeSelector": " disk:ssd; rack : 7"}, allowedTopologies=ZONES)
 
@@ -349,15 +343,6 @@ def test_a_shared_claim_beside_block_disks_is_named_with_the_line_that_lets_it_d
     assert decision_for(pod, *objects).outcome is Outcome.PINNED
     pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "own"
     assert decision_for(pod, *objects).reason is Reason.NO_SHARE_MANAGER
-
-
-def test_a_named_claim_without_a_node_gives_no_other_claim_a_vote() -> None:
-    objects = [*storage(), *storage("disk2", "node-b"), claim("disk3"), node("node-b"), node()]
-    injection = injection_for(named("disk3"), *objects)
-    assert (injection.decision.reason, injection.decision.node) == (Reason.COLD_START, None)
-    words = "the VM starts on any node, and the share-manager of claim disk3, which was never created, follows it"
-    assert injection.decision.message == f"{words} if it can run there"
-    assert injection.warnings == ()
 
 
 def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:

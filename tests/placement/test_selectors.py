@@ -53,38 +53,26 @@ def test_a_requirement_matches_labels(expression: Object, expected: bool) -> Non
 
 
 # Go's strconv.ParseInt rejects underscores and values beyond 64 bits, and Python's int accepts both.
-@pytest.mark.parametrize(
-    ("label", "expression"),
-    [
-        ("1_000", requirement("rank", "Gt", "5")),
-        ("99999999999999999999", requirement("rank", "Gt", "5")),
-        ("5", requirement("rank", "Lt", "1_000")),
-        ("5", requirement("rank", "Lt", "99999999999999999999")),
-    ],
-    ids=["an underscore in the label", "a label above 64 bits", "an underscore in the bound", "a bound above 64 bits"],
-)
-def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(label: str, expression: Object) -> None:
-    assert not node_matches(
-        {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", {"rank": label}, Comparisons().spend
-    )
+@pytest.mark.parametrize("value", ["1_000", "99999999999999999999"])
+def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(value: str) -> None:
+    for label, expression in ((value, requirement("rank", "Gt", "5")), ("5", requirement("rank", "Lt", value))):
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        assert not node_matches(terms, "node-a", {"rank": label}, SPEND)
 
 
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        pytest.param(None, False, id="null selects nothing"),
-        pytest.param({}, True, id="an empty selector selects everything"),
-        pytest.param(
-            {"matchLabels": None, "matchExpressions": None}, True, id="a selector of nulls selects everything"
-        ),
-        pytest.param({"matchLabels": {"absent": ""}}, False, id="an absent label does not match an empty value"),
-        pytest.param(
-            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("x", "Exists")]},
-            False,
-            id="expressions that do not match beside labels that do",
-        ),
-    ],
-)
+SELECTORS = {
+    "null selects nothing": (None, False),
+    "an empty selector selects everything": ({}, True),
+    "nulls select everything": ({"matchLabels": None, "matchExpressions": None}, True),
+    "an absent label is not an empty one": ({"matchLabels": {"absent": ""}}, False),
+    "labels and expressions are ANDed": (
+        {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("x", "Exists")]},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("selector", "expected"), SELECTORS.values(), ids=SELECTORS)
 def test_a_label_selector_selects(selector: Object | None, expected: bool) -> None:
     assert labels_match(selector, LABELS) is expected
 
@@ -93,29 +81,19 @@ SSD, HDD = ({"matchExpressions": [requirement("disk", "In", kind)]} for kind in 
 NODE_B = {"matchFields": [name_requirement("node-b")]}
 
 
-@pytest.mark.parametrize(
-    ("terms", "expected"),
-    [
-        pytest.param(None, False, id="null terms match nothing"),
-        pytest.param([], False, id="an empty list of terms matches nothing"),
-        pytest.param([{}], False, id="an empty term matches nothing"),
-        pytest.param(
-            [{"matchExpressions": [], "matchFields": None}], False, id="a term of empty lists matches nothing"
-        ),
-        pytest.param([HDD, SSD], True, id="terms are ORed"),
-        pytest.param([None, {}, SSD], True, id="terms that match nothing are ignored"),
-        pytest.param([SSD | NODE_B], False, id="a matching label with another name does not match"),
-        pytest.param(
-            [{"matchFields": [name_requirement("node-a"), name_requirement("node-b")]}],
-            False,
-            id="two name requirements are ANDed",
-        ),
-        pytest.param(
-            [{"matchExpressions": [requirement("metadata.name", "In", "node-a")]}],
-            False,
-            id="metadata.name is not a label",
-        ),
-    ],
-)
+TERMS = {
+    "null": (None, False),
+    "an empty list": ([], False),
+    "an empty term": ([{}], False),
+    "a term of empty lists": ([{"matchExpressions": [], "matchFields": None}], False),
+    "terms are ORed": ([HDD, SSD], True),
+    "terms that match nothing are ignored": ([None, {}, SSD], True),
+    "labels and name are ANDed": ([SSD | NODE_B], False),
+    "two names are ANDed": ([{"matchFields": [name_requirement(name) for name in ("node-a", "node-b")]}], False),
+    "metadata.name is not a label": ([{"matchExpressions": [requirement("metadata.name", "In", "node-a")]}], False),
+}
+
+
+@pytest.mark.parametrize(("terms", "expected"), TERMS.values(), ids=TERMS)
 def test_a_node_selector_selects_a_node(terms: Any, expected: bool) -> None:
     assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS, SPEND) is expected

@@ -430,22 +430,6 @@ def test_the_peer_with_the_most_connections_loses_one_first(driver):
         assert driver.loop.connections() == 5
 
 
-def test_a_connection_over_the_limit_evicts_the_longest_idle_one(driver):
-    driver.loop.max_connections = MAX_HANDSHAKES
-    with ExitStack() as stack:
-        first, second = stack.enter_context(driver.connect_tls()), stack.enter_context(driver.connect_tls())
-        driver.advance_clock(1)
-        assert is_served(driver, first)  # so the second has been idle for longer
-        for _ in range(MAX_HANDSHAKES - 2):
-            stack.enter_context(driver.connect_tcp())
-        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES, {})
-        newest = stack.enter_context(driver.connect_tls())
-        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES, {"evicted": 1})
-        assert closed_by_server(second)
-        assert is_served(driver, first)
-        assert is_served(driver, newest)
-
-
 @pytest.mark.usefixtures("raised_file_limit")
 def test_a_handshake_over_the_limit_evicts_the_longest_waiting_one(driver):
     """A handshake takes more memory than an idle connection."""
