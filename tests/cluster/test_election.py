@@ -1,10 +1,10 @@
 """Tests of the election: one replica at a time holds the Lease, by whatever clock, and gives it up in time."""
 
-import threading
 from typing import Any
 
 import pytest
 
+from tests.cluster.stop_event import StopAfterWaits
 from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
@@ -137,17 +137,9 @@ def test_any_failed_request_is_logged_once_and_never_raises(
     assert [line["code"] for line in lines if line["event"] == "lease not renewed"] == [code]
 
 
-class OnePass(threading.Event):
-    """An event that is set during the first wait."""
-
-    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 (the signature of Event)
-        self.set()
-        return True
-
-
 def test_after_the_leader_stops_another_replica_leads_15_seconds_later(server: ApiServer, clock: FakeClock) -> None:
     first, second = replica(server, clock), replica(server, clock)
-    first.run(OnePass())
+    first.run(StopAfterWaits(1))
     second.step()
     assert not second.leads()
     clock.now += LEASE_DURATION

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.cluster.stop_event import StopAfterWaits
 from tests.support.builders import (
     claim,
     decision_for,
@@ -50,26 +51,18 @@ START = 1_785_585_600.25  # 2026-08-01T12:00:00.25Z
 class StubApiServer:
     """A stub of the events API.
 
-    `next_codes` are the HTTP codes of its next responses, None for success. `latency` is the seconds of each.
+    `next_errors` are raised by its next responses, None for success. `latency` is the seconds of each.
     """
 
-    def __init__(self, clock=None, latency=0.0):
-        self.stored = []
-        self.requests = []
-        self.next_codes = []
+    def __init__(self, clock, latency=0.0):
+        self.stored, self.requests, self.next_errors = [], [], []
         self.clock, self.latency = clock, latency
-        self.raises_once = False
 
     def send(self, method, path, body, timeout):
         self.requests.append((method, path, timeout))
-        if self.latency:
-            self.clock.now += self.latency
-        if self.raises_once:
-            self.raises_once = False
-            raise RuntimeError(SECRET)
-        code = self.next_codes.pop(0) if self.next_codes else None
-        if code is not None:
-            raise ClusterError(code, FORBIDDEN if code == 403 else "no")
+        self.clock.now += self.latency
+        if self.next_errors and (error := self.next_errors.pop(0)):
+            raise error
         self.stored.append(json.loads(json.dumps(body)))
         return {}
 
@@ -274,22 +267,6 @@ def test_a_queued_event_uses_little_memory_even_for_a_large_pod(large):
         assert used_bytes() < 60 * 4096
 
 
-class BrokenDecision:
-    """A decision whose attribute raises an error that contains a secret."""
-
-    @property
-    def claims(self):
-        raise RuntimeError(SECRET)
-
-
-def test_record_counts_and_logs_an_unexpected_error_but_does_not_raise_it():
-    harness = Harness()
-    with capture_logs() as lines:
-        harness.recorder.record(Vmi("default", "vm1", UID), BrokenDecision())
-    assert harness.dropped() == {"full": 0, "failed": 1}
-    assert [(line["event"], line["log_level"]) for line in lines] == [("unexpected error, event dropped", "error")]
-
-
 # Repeated decisions
 
 
@@ -316,7 +293,8 @@ def test_a_different_message_reason_or_vmi_creates_a_separate_event(difference):
 
 def test_a_missing_permission_is_logged_once_and_counted_each_time():
     harness = Harness()
-    harness.server.next_codes = [403, 403, None, 403, 503]
+    missing, failed = ClusterError(403, FORBIDDEN), ClusterError(503, "no")
+    harness.server.next_errors = [missing, missing, None, missing, failed]
     with capture_logs() as lines:
         for _ in range(5):
             harness.record()
@@ -325,37 +303,24 @@ def test_a_missing_permission_is_logged_once_and_counted_each_time():
     assert harness.dropped() == {"full": 0, "failed": 4}
 
 
-def test_an_unexpected_error_in_send_does_not_stop_later_writes():
+def test_an_unexpected_error_is_counted_and_logged_and_does_not_stop_later_writes():
     harness = Harness()
-    harness.server.raises_once = True
-    harness.record("first")
-    harness.record("second")
+    harness.server.next_errors = [RuntimeError(SECRET)]
     with capture_logs() as lines:
+        harness.recorder.record(Vmi("default", "vm1", UID), None)
+        harness.record("first")
+        harness.record("second")
         assert harness.run_steps() == 2
     assert harness.server.counts() == [1]
-    assert harness.dropped() == {"full": 0, "failed": 1}
-    assert lines[-1]["event"] == "unexpected error, event dropped"
+    assert harness.dropped() == {"full": 0, "failed": 2}
+    assert [(line["event"], line["log_level"]) for line in lines] == [("unexpected error, event dropped", "error")] * 2
 
 
 # The writer thread and its shutdown
 
 
-class StopAfter:
-    """A stop event that is set after so many waits."""
-
-    def __init__(self, waits):
-        self.waits, self.seconds = waits, 0.0
-
-    def is_set(self):
-        return self.waits <= 0
-
-    def wait(self, seconds):
-        self.waits, self.seconds = self.waits - 1, self.seconds + seconds
-        return self.is_set()
-
-
 def test_a_vm_that_is_reviewed_again_and_again_gets_one_event_a_second_with_their_number():
-    harness, stop = Harness(), StopAfter(waits=4)
+    harness, stop = Harness(), StopAfterWaits(4)
     write = harness.recorder._send
 
     def send(*arguments):
@@ -367,7 +332,7 @@ def test_a_vm_that_is_reviewed_again_and_again_gets_one_event_a_second_with_thei
     harness.record()
     harness.record()
     harness.recorder.run(stop)
-    assert (stop.seconds, harness.server.counts()) == (4.0, [2, 1, 1, 1])  # the last one at the shutdown
+    assert (sum(stop.waits), harness.server.counts()) == (4.0, [2, 1, 1, 1])  # the last one at the shutdown
 
 
 def already_stopped():
@@ -379,7 +344,7 @@ def already_stopped():
 
 def test_events_left_after_a_second_of_shutdown_are_dropped_counted_and_logged():
     harness = Harness(latency=0.3)
-    harness.server.next_codes = [None, None, None, 503]
+    harness.server.next_errors = [None, None, None, ClusterError(503, "no")]
     for number in range(10):
         harness.record(f"decision {number}")
     before = harness.clock.now

@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import (
-    claim,
-    pod,
-    share_manager,
-)
+from tests.cluster.stop_event import StopAfterWaits
+from tests.support.builders import claim, pod, share_manager
 from tests.support.fake_api_server import (
     CUT,
     ApiServer,
@@ -47,22 +44,6 @@ PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
 LONG_TIMEOUT = 20.0  # seconds; many times what a responding server needs
 SHORT_TIMEOUT = 0.2  # seconds; for tests where the server never completes its response
-
-
-class StopAfterWaits(threading.Event):
-    """A stop event that records its timeouts and never waits; wait number `after` calls `then` and sets the event."""
-
-    def __init__(self, after: int, then: Callable[[], Any] = lambda: None) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-        self._after, self._then = after, then
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout or 0.0)
-        if len(self.waits) == self._after:
-            self._then()
-            self.set()
-        return self.is_set()
 
 
 def kind_of(fact: type[Fact]) -> Kind:

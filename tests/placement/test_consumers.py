@@ -55,30 +55,24 @@ def consumer_names(consumers: Iterable[Pod]) -> list[str]:
     return [consumer.name for consumer in consumers]
 
 
-@pytest.mark.parametrize(
-    ("storage", "pods"),
-    [
-        pytest.param(CLAIM_AND_PV, [], id="no pod"),
-        pytest.param(CLAIM_AND_PV, [vm("one", deleting=True)], id="a terminating VM"),
-        *(
-            pytest.param(CLAIM_AND_PV, [vm("one", opt_in=value)], id=f"a VM with opt-in {value!r}")
-            for value in (None, "True", True)
-        ),
-        pytest.param(CLAIM_AND_PV, [hotplug_pod(vm("one"), node="node-b")], id="a hotplug pod without its VM"),
-        pytest.param(CLAIM_AND_PV, [web("one", annotations={})], id="a pod without the opt-in"),
-        pytest.param(CLAIM_AND_PV, [web("one", annotations={OPT_IN: "false"})], id="a pod that is opted out"),
-        pytest.param(CLAIM_AND_PV, [web("one", "")], id="an unbound pod"),
-        pytest.param(CLAIM_AND_PV, [web("one", deleting=True)], id="a terminating pod"),
-        pytest.param(CLAIM_AND_PV, [web("one", namespace="other")], id="a pod of another namespace"),
-        pytest.param([claim()], [vm("one")], id="an unknown PV"),
-        pytest.param(
-            [claim(), volume(claim="", name="pvc-disk1", handle="vol-disk1")], [vm("one")], id="a PV without claimRef"
-        ),
-        pytest.param(
-            [claim(), volume(namespace="other")], [vm("one")], id="a PV whose claimRef names another namespace"
-        ),
-    ],
-)
+WITHOUT_CLAIM_REF = volume(claim="", name="pvc-disk1", handle="vol-disk1")
+NO_CONSUMERS = {
+    "no pod": (CLAIM_AND_PV, []),
+    "a terminating VM": (CLAIM_AND_PV, [vm("one", deleting=True)]),
+    **{f"a VM with opt-in {value!r}": (CLAIM_AND_PV, [vm("one", opt_in=value)]) for value in (None, "True", True)},
+    "a hotplug pod without its VM": (CLAIM_AND_PV, [hotplug_pod(vm("one"), node="node-b")]),
+    "a pod without the opt-in": (CLAIM_AND_PV, [web("one", annotations={})]),
+    "a pod that is opted out": (CLAIM_AND_PV, [web("one", annotations={OPT_IN: "false"})]),
+    "an unbound pod": (CLAIM_AND_PV, [web("one", "")]),
+    "a terminating pod": (CLAIM_AND_PV, [web("one", deleting=True)]),
+    "a pod of another namespace": (CLAIM_AND_PV, [web("one", namespace="other")]),
+    "an unknown PV": ([claim()], [vm("one")]),
+    "a PV without claimRef": ([claim(), WITHOUT_CLAIM_REF], [vm("one")]),
+    "a claimRef of another namespace": ([claim(), volume(namespace="other")], [vm("one")]),
+}
+
+
+@pytest.mark.parametrize(("storage", "pods"), NO_CONSUMERS.values(), ids=NO_CONSUMERS)
 def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object], pods: list[Object]) -> None:
     manager_pod = share_manager_pod(**avoiding_nodes("node-z"))
     before = deepcopy(manager_pod)
@@ -88,23 +82,16 @@ def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object
     assert manager_pod == before
 
 
-@pytest.mark.parametrize(
-    ("vms", "winner"),
-    [
-        pytest.param([vm("one", "a"), vm("two", "b"), vm("three", "b")], "b", id="the node with the most VMs wins"),
-        pytest.param(
-            [vm("one", "a", "2026-08-02T00:00:00Z"), vm("two", "b", "2026-08-01T00:00:00Z")],
-            "b",
-            id="the oldest VM wins a tie",
-        ),
-        pytest.param(
-            [vm("one", "a", "2026-08-01T00:00:00Z", labels=MIGRATION_TARGET), vm("two", "b", "2026-08-02T00:00:00Z")],
-            "b",
-            id="a migration target loses a tie",
-        ),
-        pytest.param([vm("two", "b"), vm("one", "a")], "a", id="the first name wins a tie of equal age"),
-    ],
-)
+EARLY, LATE = "2026-08-01T00:00:00Z", "2026-08-02T00:00:00Z"
+ELECTIONS = {
+    "the node with the most VMs": ([vm("one", "a"), vm("two", "b"), vm("three", "b")], "b"),
+    "a tie: the oldest VM": ([vm("one", "a", LATE), vm("two", "b", EARLY)], "b"),
+    "a tie: no migration target": ([vm("one", "a", EARLY, labels=MIGRATION_TARGET), vm("two", "b", LATE)], "b"),
+    "a tie of equal age: the first name": ([vm("two", "b"), vm("one", "a")], "a"),
+}
+
+
+@pytest.mark.parametrize(("vms", "winner"), ELECTIONS.values(), ids=ELECTIONS)
 def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> None:
     consumers = consumers_of("vol-disk1", catalog(*CLAIM_AND_PV, *vms), settings())
     assert ranked_nodes(consumers, frozenset())[0] == winner
@@ -114,27 +101,19 @@ BY_NAMESPACE = {"opt_in": OptIn.NAMESPACE}
 PLAIN: Object = {"annotations": {}}
 
 
-@pytest.mark.parametrize(
-    ("objects", "target", "words"),
-    [
-        ([web("one", "node-a", phase="Pending")], "node-a", "1 pod"),
-        ([web("one", "node-b"), web("two", "node-a"), web("three", "node-a")], "node-a", "2 pods"),
-        ([web("one", "node-b"), web("two", "node-b"), vm("vm1", "node-a")], "node-a", "1 VM"),
-        ([web("one", "node-a"), vm("vm1", "node-b", opt_in=None)], "node-a", "1 pod"),
-        ([web("one", "node-a"), vm("vm1", "")], "node-a", "1 pod"),
-        ([web("one", "node-a", **PLAIN), labeled_namespace()], "node-a", "1 pod"),
-        ([web("one", "node-a", **PLAIN), claim(storageClassName="longhorn-rwx"), storage_class()], "node-a", "1 pod"),
-    ],
-    ids=[
-        "an opted-in pod",
-        "the node with the most pods",
-        "VMs before pods",
-        "a VM that is not opted in",
-        "a VM that is not bound yet",
-        "by the namespace",
-        "by the StorageClass",
-    ],
-)
+OF_CLASS = claim(storageClassName="longhorn-rwx")
+FOLLOWED = {
+    "an opted-in pod": ([web("one", "node-a", phase="Pending")], "node-a", "1 pod"),
+    "most pods": ([web("one", "node-b"), web("two", "node-a"), web("three", "node-a")], "node-a", "2 pods"),
+    "VMs before pods": ([web("one", "node-b"), web("two", "node-b"), vm("vm1", "node-a")], "node-a", "1 VM"),
+    "a VM that is not opted in": ([web("one", "node-a"), vm("vm1", "node-b", opt_in=None)], "node-a", "1 pod"),
+    "a VM that is not bound yet": ([web("one", "node-a"), vm("vm1", "")], "node-a", "1 pod"),
+    "by the namespace": ([web("one", "node-a", **PLAIN), labeled_namespace()], "node-a", "1 pod"),
+    "by the StorageClass": ([web("one", "node-a", **PLAIN), OF_CLASS, storage_class()], "node-a", "1 pod"),
+}
+
+
+@pytest.mark.parametrize(("objects", "target", "words"), FOLLOWED.values(), ids=FOLLOWED)
 def test_a_share_manager_pod_follows_an_opted_in_pod(objects: list[Object], target: str, words: str) -> None:
     nodes = [node("node-a"), node("node-b")]
     decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *nodes, *objects, **BY_NAMESPACE)

@@ -48,17 +48,13 @@ def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason 
     return ineligible_reason(made, opted_in_by(made, None, chosen), chosen)
 
 
+METRICS = {"group": "metrics.k8s.io", "version": "v1", "kind": "Pod"}
+
+
 @pytest.mark.parametrize(
     "fields",
-    [
-        pytest.param({"operation": "UPDATE"}, id="an update"),
-        pytest.param({"subResource": "binding"}, id="a binding"),
-        pytest.param(
-            {"kind": {"group": "metrics.k8s.io", "version": "v1", "kind": "Pod"}}, id="a Pod of another API group"
-        ),
-        pytest.param({"kind": "Pod"}, id="a kind of the wrong type and an object without kind"),
-        pytest.param({"object": None}, id="no object"),
-    ],
+    [{"operation": "UPDATE"}, {"subResource": "binding"}, {"kind": METRICS}, {"kind": "Pod"}, {"object": None}],
+    ids=str,
 )
 def test_a_request_that_does_not_create_a_pod_is_ignored(fields: Object) -> None:
     admission_request = request({"metadata": {}, "spec": {}}) | fields
@@ -110,15 +106,13 @@ def test_an_ineligible_pod_is_unchanged_with_the_rules_reason(fields: Object, re
 @pytest.mark.parametrize(
     "fields",
     [
-        pytest.param({}, id="opted in by the first annotation"),
-        pytest.param({"opt_in": None, "annotations": {SECOND_OPT_IN: "true"}}, id="opted in by the second annotation"),
-        pytest.param({"labels": {MIGRATION_LABEL: ""}}, id="an empty migration label"),
-        pytest.param({"nodeName": ""}, id="an empty nodeName"),
-        pytest.param(
-            {"annotations": {"kubevirt-scheduler/co-scheduled-node": "node-b"}},
-            id="a stale node annotation without our terms",
-        ),
+        {},
+        {"opt_in": None, "annotations": {SECOND_OPT_IN: "true"}},
+        {"labels": {MIGRATION_LABEL: ""}},
+        {"nodeName": ""},
+        {"annotations": {"kubevirt-scheduler/co-scheduled-node": "node-b"}},  # stale: without our terms
     ],
+    ids=str,
 )
 def test_a_pod_that_passes_every_rule_is_eligible(fields: Object) -> None:
     assert reason_of(virt_launcher(**fields)) is None

@@ -44,33 +44,27 @@ PINNED_FIELDS = pinned_fields("node-a")
 @pytest.mark.parametrize(
     ("fields", "node"),
     [
-        pytest.param(PINNED_FIELDS, "node-a", id="annotation and term name the node"),
-        pytest.param(
-            PINNED_FIELDS | {"affinity": node_terms(None, {}, PINNED_TERM)}, "node-a", id="empty terms are ignored"
-        ),
-        pytest.param(
-            PINNED_FIELDS | {"affinity": node_terms(PINNED_TERM, {"matchExpressions": [SSD]})},
-            "",
-            id="one term without the pin is not our pin",
-        ),
-        pytest.param(PINNED_FIELDS | {"affinity": None}, "", id="the annotation alone is not our pin"),
-        pytest.param(PINNED_FIELDS | {"annotations": {}}, "", id="the term alone is the user's pin"),
+        ({}, "node-a"),
+        ({"affinity": node_terms(None, {}, PINNED_TERM)}, "node-a"),
+        ({"affinity": node_terms(PINNED_TERM, {"matchExpressions": [SSD]})}, ""),
+        ({"affinity": None}, ""),
+        ({"annotations": {}}, ""),
     ],
+    ids=["ours", "empty terms beside it", "a term without the pin", "only the annotation", "only the term: a user's"],
 )
 def test_pinned_node_requires_the_annotation_and_every_term(fields: Object, node: str) -> None:
-    assert pinned_node(virt_launcher("one", **fields)) == node
+    assert pinned_node(virt_launcher("one", **PINNED_FIELDS | fields)) == node
 
 
 @pytest.mark.parametrize(
     "affinity",
     [
-        pytest.param({"nodeAffinity": {}}, id="no user affinity"),
-        pytest.param(node_terms({"matchExpressions": [SSD]}) | OTHER_AFFINITY, id="a user term"),
-        pytest.param(
-            node_terms({"matchExpressions": [SSD]}, None, {}, {"matchFields": [NOT_B]}), id="several user terms"
-        ),
-        pytest.param({"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}}, id="a user preference"),
+        {"nodeAffinity": {}},
+        node_terms({"matchExpressions": [SSD]}) | OTHER_AFFINITY,
+        node_terms({"matchExpressions": [SSD]}, None, {}, {"matchFields": [NOT_B]}),
+        {"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}},
     ],
+    ids=["no affinity", "one term", "several terms", "a preference"],
 )
 @pytest.mark.parametrize("pin", [True, False], ids=["required", "preferred"])
 def test_without_injection_restores_the_users_pod(affinity: Object, pin: bool) -> None:

@@ -100,14 +100,18 @@ def recorded_request():
     return found
 
 
-REQUESTS = {"every field": request(pod_with_everything()), "a recorded pod": recorded_request()}
 WRONG_VALUES = [None, True, 0, -1.5, "", "text", [], ["text"], [None], [[]], [{}], {}, {"key": {"key": []}}]
+# The webhook reads few fields of the recorded pod, so some of the values suffice.
+REQUESTS = {
+    "every field": (request(pod_with_everything()), WRONG_VALUES),
+    "a recorded pod": (recorded_request(), [None, 0, "text", [None], {"key": {"key": []}}]),
+}
 
 
-@pytest.mark.parametrize("sent", REQUESTS.values(), ids=REQUESTS)
-def test_a_field_of_the_wrong_type_never_denies_the_pod(client, sent):
+@pytest.mark.parametrize(("sent", "wrong_values"), REQUESTS.values(), ids=REQUESTS)
+def test_a_field_of_the_wrong_type_never_denies_the_pod(client, sent, wrong_values):
     paths = [path for path in value_paths(sent) if path not in ((), ("uid",))]
-    for path, wrong_value in product(paths, WRONG_VALUES):
+    for path, wrong_value in product(paths, wrong_values):
         broken = replaced(sent, path, wrong_value)
         response = expect_allowed(post(client, encoded(review(request=broken))))
         assert response["uid"] == sent["uid"], path
@@ -131,23 +135,12 @@ def test_deep_nesting_returns_200_or_400_but_never_denies_the_pod(client):
 # HTTP
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        None,
-        "",
-        "text/plain",
-        "application/yaml",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=x",
-        "application/json-patch+json",
-        "application/jsonx",
-        "application/json; charset=latin-1",
-        "application/json; charset=utf-16",
-        "application/json; q=1",
-        "json",
-    ],
-)
+OTHER_TYPES = [None, "", "json", "text/plain", "application/yaml", "application/x-www-form-urlencoded"]
+OTHER_TYPES += ["multipart/form-data; boundary=x", "application/json-patch+json", "application/jsonx"]
+OTHER_TYPES += [f"application/json; {parameter}" for parameter in ("charset=latin-1", "charset=utf-16", "q=1")]
+
+
+@pytest.mark.parametrize("content_type", OTHER_TYPES)
 def test_another_media_type_or_charset_returns_415(client, content_type):
     body = encoded(review(request=request(virt_launcher())))
     assert expect_error(post(client, body, content_type), 415)["error"].startswith(
