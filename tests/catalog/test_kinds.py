@@ -31,7 +31,7 @@ from tests.support.builders import (
 from tests.support.own_process import run_in_child_process
 from webhook.catalog import kinds
 from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, decode_json, decode_large, map_of, object_of
-from webhook.catalog.kinds import PODS, read_pod
+from webhook.catalog.kinds import PODS, STORAGE_CLASSES, read_pod
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.pod import UNDECODED, _stored_once
@@ -242,6 +242,11 @@ LONG = "x" * MAX_FIELD
 
 def decoded(item: Any) -> Object:
     return decode_large(msgspec.Raw(json.dumps(item).encode()), PODS.shape)
+
+
+def test_a_kind_without_a_group_has_the_path_of_the_core_api() -> None:
+    assert PODS.path == "/api/v1/pods"
+    assert STORAGE_CLASSES.path == "/apis/storage.k8s.io/v1/storageclasses"
 
 
 def test_an_unexpected_error_of_a_reader_names_the_object_and_not_its_content() -> None:

@@ -240,7 +240,8 @@ def test_the_pods_of_other_namespaces_are_not_named() -> None:
     assert "other" not in decision.message.replace("a pod of another namespace", "")
 
 
-def test_a_namespace_selector_of_a_vm_of_an_unknown_namespace_is_unjudged() -> None:
-    vm = virt_launcher(affinity=pod_anti_affinity(pod_term(WEB, namespaceSelector=SELECTS_TEAM_A)))
+@pytest.mark.parametrize("affinity", [pod_affinity, pod_anti_affinity], ids=["affinity", "anti-affinity"])
+def test_a_namespace_selector_of_a_vm_of_an_unknown_namespace_is_unjudged(affinity: Any) -> None:
+    vm = virt_launcher(affinity=affinity(pod_term(WEB, namespaceSelector=SELECTS_TEAM_A)))
     unknown = decision_for(vm, *storage(), NODE, pod("web", "shop", labels=WEB, node="node-a"))
     assert (unknown.reason, "namespaceSelector" in unknown.message) == (Reason.UNJUDGED, True)
