@@ -16,7 +16,6 @@ from tests.support.builders import (
     apply_injection,
     claim,
     node,
-    pinned_vm_pod,
     pod,
     pod_anti_affinity,
     pod_term,
@@ -286,16 +285,3 @@ def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) ->
     pods = [request(virt_launcher(requests={"cpu": "1"}), uid=f"request-{number}") for number in range(30)]
     reasons = Counter(small_live.inject(each).decision.reason for each in pods)
     assert reasons == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
-
-
-# VMs whose pinned pod went away
-
-
-def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live: Live) -> None:
-    server.put(*storage(), node(), pinned_vm_pod())
-    sync_caches(live, server)
-    next_pod = vm(annotations={"kubevirt.io/domain": "vm1"})
-    assert decision(live, next_pod).outcome is Outcome.PINNED
-    follow(live, server, "pods", event("DELETED", pinned_vm_pod()))
-    decided = decision(live, next_pod)
-    assert (decided.outcome, decided.reason, decided.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")

@@ -25,9 +25,6 @@ MakeBackend = Callable[..., LiveBackend]
 
 LEASE = ("kubevirt-scheduler", "webhook")
 TIMEOUT = 20.0  # seconds; many times what any step needs
-RELEASE_OFF = pytest.mark.parametrize(
-    "overrides", [{"release": False}, {"action": Action.OBSERVE}], ids=["release off", "observe"]
-)
 
 
 @pytest.fixture
@@ -146,7 +143,7 @@ def test_each_reason_of_a_release_starts_at_0(make_backend: MakeBackend, lease: 
     assert found["kubevirt_scheduler_release_leader"] == 0
 
 
-@RELEASE_OFF
+@pytest.mark.parametrize("overrides", [{"release": False}, {"action": Action.OBSERVE}], ids=["release off", "observe"])
 def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it(
     server: ApiServer, make_backend: MakeBackend, overrides: Any
 ) -> None:

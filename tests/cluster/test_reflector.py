@@ -227,7 +227,7 @@ def test_a_bookmark_updates_the_time_of_last_contact(cache: Cache) -> None:
 # Errors
 
 
-EACH_410_RESPONSE = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("verb", "answer"),
     [
         pytest.param("watch", stream(event("ERROR", expired())), id="ERROR event of a watch"),
@@ -235,9 +235,6 @@ EACH_410_RESPONSE = pytest.mark.parametrize(
         pytest.param("list", error_response(expired()), id="response to a list"),
     ],
 )
-
-
-@EACH_410_RESPONSE
 def test_an_expired_resource_version_relists_without_a_wait(
     server: ApiServer, cache: Cache, verb: str, answer: Responder
 ) -> None:
