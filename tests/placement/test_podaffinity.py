@@ -146,9 +146,20 @@ def test_a_vm_that_needs_too_many_comparisons_is_only_preferred(
     assert (decision.reason, decision.passed_over) == (expected, False)
 
 
+SELECTS_TEAM_A = {"matchLabels": {"team": "a"}}
+
+
+def repelling(selector: Object) -> Object:
+    """Build a pod of another namespace that repels web pods in the namespaces that the selector selects."""
+    term = pod_term(WEB, namespaceSelector=selector)
+    return pod("x", "other", node="node-a", affinity=pod_anti_affinity(term))
+
+
 @pytest.mark.parametrize("restarts", [True, False], ids=["a VM that restarts", "a VM that does not restart"])
 @pytest.mark.parametrize(
-    "others", [crowd("other", ANY, namespaces=["default"]), [oversized_pod("other")]], ids=["many terms", "oversized"]
+    "others",
+    [crowd("other", ANY, namespaces=["default"]), [oversized_pod("other")], [repelling(SELECTS_TEAM_A)]],
+    ids=["many terms", "oversized", "a selector, which an unknown namespace may match"],
 )
 def test_other_namespaces_soften_only_a_vm_that_the_release_could_not_restart(
     others: list[Object], restarts: bool
@@ -214,28 +225,8 @@ def test_a_required_pod_affinity_term_is_parsed(manifest: Object, parsed: Affini
         assert required_terms(pod(labels=POD_LABELS, affinity=affinity), "default", kind) == (parsed,)
 
 
-SELECTS_TEAM_A = {"matchLabels": {"team": "a"}}
-
-
-NODE = node("node-a")
-
-
-def repelling(selector: Object, *, on: str = "node-a", **rest: Any) -> Object:
-    """Build a pod of another namespace that repels web pods in the namespaces that the selector selects."""
-    term = pod_term(WEB, HOSTNAME, namespaceSelector=selector)
-    return pod("x", "other", node=on, affinity=pod_anti_affinity(term | rest))
-
-
-@pytest.mark.parametrize("restarts", [True, False])
-def test_an_unknown_namespace_softens_only_a_vm_that_the_release_could_not_restart(restarts: bool) -> None:
-    vm = virtual_machine("vm1", strategy="Always" if restarts else "Manual")
-    pod = virt_launcher(labels=WEB, annotations={"kubevirt.io/domain": "vm1"})
-    decision = decision_for(pod, *storage(), NODE, repelling(SELECTS_TEAM_A), vm)
-    assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED if restarts else Reason.UNJUDGED, True)
-
-
 def test_the_pods_of_other_namespaces_are_not_named() -> None:
-    decision = decision_for(virt_launcher(labels=WEB), *storage(), NODE, repelling({}))
+    decision = decision_for(virt_launcher(labels=WEB), *storage(), NODES[0], repelling({}))
     assert decision.reason is Reason.POD_AFFINITY
     assert "other" not in decision.message.replace("a pod of another namespace", "")
 
@@ -243,5 +234,5 @@ def test_the_pods_of_other_namespaces_are_not_named() -> None:
 @pytest.mark.parametrize("affinity", [pod_affinity, pod_anti_affinity], ids=["affinity", "anti-affinity"])
 def test_a_namespace_selector_of_a_vm_of_an_unknown_namespace_is_unjudged(affinity: Any) -> None:
     vm = virt_launcher(affinity=affinity(pod_term(WEB, namespaceSelector=SELECTS_TEAM_A)))
-    unknown = decision_for(vm, *storage(), NODE, pod("web", "shop", labels=WEB, node="node-a"))
+    unknown = decision_for(vm, *storage(), NODES[0], pod("web", "shop", labels=WEB, node="node-a"))
     assert (unknown.reason, "namespaceSelector" in unknown.message) == (Reason.UNJUDGED, True)
