@@ -98,7 +98,7 @@ FACTS: dict[str, tuple[Object, Any]] = {
         pod("one", node="node-a", affinity=pod_anti_affinity(pod_term({"a": "b"}))),
         {"anti_affinity": ANTI_AFFINITY},
     ),
-    "a label that is no string": (pod("one", node="node-a", labels={"a": "b", "c": 1}), {"labels": {"a": "b"}}),
+    "a label of another type": (pod("one", node="node-a", labels={"a": "b", "c": 1}), {"labels": {"a": "b"}}),
     "an opted-in VM": (virt_launcher("one", node="node-a"), OPTED_IN_FIELDS | {"undecided": True}),
     "a hotplug pod": (
         hotplug_pod(virt_launcher("x"), node="node-a"),
