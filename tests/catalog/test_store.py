@@ -112,6 +112,13 @@ def test_only_pods_with_a_node_are_listed_as_placed_or_repelling() -> None:
     assert iter(terms) is terms  # 27,000 terms would take 3 ms to list, and a review compares 5,000
 
 
+def test_the_terms_of_a_namespaces_own_pods_are_not_among_those_of_others() -> None:
+    anywhere = pod_anti_affinity(pod_term({"app": "web"}, namespaceSelector={}))
+    store = catalog(pod("any", node="node-a", affinity=anywhere))
+    assert repelling(store, "shop", own=False, app="web") == repelling(store, "default", own=True, app="web") == ["any"]
+    assert repelling(store, "default", own=False, app="web") == []
+
+
 POD_KINDS = [
     pytest.param(pod("one"), id="unbound"),
     pytest.param(pod("one", node="node-a", requests={"cpu": "1"}, **ANTI_AFFINITY), id="bound with anti-affinity"),
