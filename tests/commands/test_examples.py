@@ -5,7 +5,6 @@ import json
 import os
 import re
 import select
-import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,12 +13,11 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
 from tests.support.builders import Object, node, request, storage, storage_class, virt_launcher, virtual_machine
-from tests.support.command_line import all_commands
+from tests.support.command_line import all_commands, run_line
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
@@ -128,23 +126,12 @@ def test_each_command_has_an_example_that_calls_it(path: tuple[str, ...], comman
     assert [line for line in shown if "kubevirt-scheduler" not in line] == []
 
 
-def run(example: str, environment: dict[str, str]) -> tuple[int, str]:
-    """Run an example and return its exit status and standard error. Only an example with a pipe needs a shell."""
-    words = shlex.split(example)
-    if words[0] == "kubevirt-scheduler" and not set("|<>") & set(example):
-        result = CliRunner(env=environment).invoke(commands, words[1:])
-        return result.exit_code, result.stderr
-    command = ["bash", "-c", f"set -o pipefail; {example}"]
-    process = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=TIMEOUT)
-    return process.returncode, process.stderr
-
-
 @pytest.mark.parametrize("example", dict.fromkeys(line for line, path in SHOWN if path[0] not in SERVERS))
 def test_an_example_runs(
     example: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, errors = run(runnable(example), environment)
+    code, _, errors = run_line(runnable(example), environment, tmp_path)
     # --fail-on asks for a failure, the doctor finds that nothing is installed, and a drain would end the VM.
     assert code in (0, 1) if {"--fail-on", "doctor", "drain-check"} & set(example.split()) else code == 0, errors
     assert "Error" not in errors

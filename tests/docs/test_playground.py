@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.docs.transcripts import Transcript, missing_part, strip_lines, transcripts
+from tests.support.command_line import run_line
 from tests.support.paths import DOCS, ROOT
-from tests.support.playground.process import playground
+from tests.support.playground.process import environment_of, playground
 
 READS = ("kubectl get", "kubevirt-scheduler")  # a person repeats such a command until the cluster has settled
 SETTLED = 60  # seconds
@@ -26,9 +25,8 @@ PAGES = {
 class Terminal:
     """The reader's second terminal, in the checkout."""
 
-    def __init__(self, variables: Path, home: Path) -> None:
-        self._variables = variables
-        self._environment = {"PATH": os.environ["PATH"], "HOME": str(home), "COLUMNS": "150"}
+    def __init__(self, variables: Path) -> None:
+        self._environment = environment_of(variables) | {"COLUMNS": "150"}
 
     def check(self, step: Transcript) -> None:
         """Run a step until it prints what the page shows. A command that changes the cluster runs once."""
@@ -39,14 +37,11 @@ class Terminal:
 
     def _run(self, step: Transcript) -> str:
         """Run a step once, and return how it differs from the page; empty if it doesn't."""
-        lines = f". {self._variables}\n{step.command}"
-        result = subprocess.run(
-            ["/bin/sh", "-ec", lines], cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False
-        )
-        printed = strip_lines(result.stdout)
+        code, output, errors = run_line(step.command, self._environment, ROOT)
+        printed = strip_lines(output)
         shown = f"$ {step.command}\n{printed}"
-        if result.returncode:
-            return f"{shown}{result.stderr}exit status {result.returncode}"
+        if code:
+            return f"{shown}{errors}exit status {code}"
         part = missing_part(printed, step.output) if step.output else ""
         return f"{shown}\nmissing:\n{part}" if part else ""
 
@@ -59,7 +54,7 @@ def test_each_command_of_a_page_prints_what_the_page_shows(tmp_path: Path, page:
     assert [each.command for each in steps[: len(setup)]] == setup
     with playground(variables) as printed:
         assert f"    . {variables}\n" in printed
-        terminal = Terminal(variables, tmp_path)
+        terminal = Terminal(variables)
         for command, output in steps[len(setup) :]:
             faster = command.replace("--settle 60", "--settle 1").replace("--settle 5", "--settle 1")
             terminal.check(Transcript(faster, output))
