@@ -1,4 +1,4 @@
-"""The installed chart: process, service account, Service, certificate, client CA, and a VM next to its storage."""
+"""The installed chart: a forced upgrade, and the calls of `helm test` with a client CA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from certs.authority import issue_ca
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import CLIENT_CA, CLIENT_NAMESPACE
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
-from tests.support.scenario import CO_SCHEDULED, Scenario
 from webhook.commands.doctor.command import doctor
 
 pytestmark = pytest.mark.controlplane
@@ -45,22 +44,6 @@ def installed(plane: ControlPlane) -> Iterator[Replicas]:
             yield replicas
     finally:
         release.uninstall()
-
-
-def test_the_installed_chart_issues_a_certificate_and_places_a_vm(
-    plane: ControlPlane, plain_scenario: Scenario, installed: Replicas
-) -> None:
-    plane.wait(installed.release.has_ca_bundle, 20, "the caBundle of both webhooks")
-    plain_scenario.add_nodes(8)
-    _, node = plain_scenario.add_attached_volume()
-
-    def pinned() -> bool:
-        pod = plane.request("POST", f"{plain_scenario.pods}?dryRun=All", plain_scenario.vm_pod("vm1", "disk1"))
-        return bool(pod["metadata"]["annotations"].get(CO_SCHEDULED) == node)
-
-    plane.wait(pinned, 20, "a decision based on the share-manager")
-    assert plain_scenario.wait_running(plain_scenario.start_vm("vm1", "disk1")) == node
-    assert installed.error_lines() == []
 
 
 @pytest.mark.parametrize(
@@ -99,6 +82,7 @@ def test_the_calls_pass_for_the_account_of_helm_test_only_and_follow_a_rotated_c
     first, second = own_ca(plane), issue_ca(datetime.now(UTC)).certificate
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
     plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision")
+    assert installed.error_lines() == []
     assert run_calls(installed, plane.kubeconfig).exit_code == 1
     elsewhere = run_calls(installed, kubeconfig, "--namespace=kube-system")
     assert "cannot create resource" in str(elsewhere.exception)

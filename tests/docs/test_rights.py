@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.helm_chart import CI_VALUES, NAME, Object, render
+from tests.support.helm_chart import NAME, Object, render
 from tests.support.paths import DOCS
 
 PAGE = DOCS / "reference/rights.md"
@@ -78,15 +77,6 @@ def test_a_role_of_people_changes_only_migrations(name: str) -> None:
     changing = {right for right in rights if right[1] not in {"get", "list"}}
     assert changing == {("virtualmachineinstancemigrations.kubevirt.io", verb, "all") for verb in CHANGES[name]}
     assert f"{NAME}{name}" in quoted(PAGE.read_text())
-
-
-@pytest.mark.controlplane  # Helm is built together with the control plane
-@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
-def test_no_values_grant_the_webhook_a_right_that_the_page_lacks(file: Path) -> None:
-    listed = set().union(*documented().values())
-    resources = {(resource, verb) for resource, verb, _ in listed}
-    for role, rights in of_the_webhook(granted(render(file))).items():
-        assert {(resource, verb) for resource, verb, _ in rights} <= resources, role
 
 
 def test_each_right_has_a_reason_and_those_of_the_webhook_an_effect_of_their_absence() -> None:
