@@ -45,6 +45,7 @@ from webhook.commands.doctor.probe import RETRY_INTERVAL, attempt, probe_pod, re
 from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.affinity import DECISION
 from webhook.placement.injector import inject
+from webhook.placement.objects.longhorn import DELETES_PODS
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.placement.wording import OBSERVED
@@ -456,18 +457,8 @@ def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster
 
 
 def test_a_setting_of_longhorn_keeps_the_pods_of_vms(run: RunDoctor, cluster: Cluster) -> None:
-    deletes = "auto-delete-pod-when-volume-detached-unexpectedly"
-    cluster.server.put(longhorn("v1.12.0"))
-    for name, value, keeps in (
-        (deletes, "false", True),
-        (deletes, "true", False),
-        (f"blacklist-for-{deletes}", "apps/StatefulSet;kubevirt.io/VirtualMachineInstance", True),
-        (f"blacklist-for-{deletes}", "apps/StatefulSet", False),
-    ):
-        cluster.server.put(named("Setting", name, "longhorn-system", value=value))
-        ((_, finding),) = findings(run("--pre", "-o", "json"), "longhorn")
-        assert finding.startswith("Longhorn v1.12.0")
-        assert ("deletes a VM's pod" not in finding) is keeps
+    cluster.server.put(longhorn("v1.12.0"), named("Setting", DELETES_PODS, "longhorn-system", value="false"))
+    assert findings(run("--pre", "-o", "json"), "longhorn") == [("ok", "Longhorn v1.12.0")]
 
 
 def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(

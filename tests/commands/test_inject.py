@@ -112,13 +112,6 @@ def test_json_output_is_always_a_list(run: RunInject, tmp_path: Path) -> None:
     assert (nothing.stdout, "Nothing to inject: " in nothing.stderr) == ("", True)
 
 
-def test_a_vm_is_printed_as_its_next_pod(run: RunInject, tmp_path: Path) -> None:
-    volumes = [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]
-    (found,) = yaml_output(run(write_yaml(tmp_path, vm(volumes=volumes))))
-    assert (found["kind"], found["metadata"]["annotations"]["kubevirt.io/domain"]) == ("Pod", "vm1")
-    assert found["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
-
-
 MODES: Object = {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem"}
 DATA_VOLUME: Object = {"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": {"name": "new"}}
 SERVED = [claim("new"), volume("new"), share_manager("vol-new")]
@@ -201,14 +194,6 @@ def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several
         "default/other: unchanged, NotVirtLauncher: the pod is not a virt-launcher pod",
     ]
     assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [conflict]
-
-
-def test_a_malformed_pod_prints_a_warning_and_the_unchanged_pod(run: RunInject, tmp_path: Path) -> None:
-    vm = virt_launcher(affinity="strange")
-    result = run(write_yaml(tmp_path, vm))
-    assert (result.exit_code, list(documents(result.stdout))) == (0, [vm])
-    warning = "kubevirt-scheduler: the pod is malformed (affinity: expected a mapping)"
-    assert without_settings(result.stderr) == f"Warning: {warning}\n"
 
 
 def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer
-from tests.support.migrations import kubevirt, migration, migration_crd
+from tests.support.migrations import kubevirt, migration
 from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate import migrations
 from webhook.fleet.move import Move
@@ -18,23 +18,6 @@ MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
 @pytest.fixture
 def client(server: ApiServer, tmp_path: Path) -> ClusterClient:
     return ClusterClient.connect(server.kubeconfig(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("crds", "supported"),
-    [
-        ([migration_crd()], True),
-        ([migration_crd(selector=False)], False),
-        ([migration_crd(served=False)], False),
-        ([], None),
-    ],
-    ids=["KubeVirt 1.6", "before 1.6", "not served", "no KubeVirt"],
-)
-def test_the_crd_tells_whether_a_migration_can_name_its_target(
-    server: ApiServer, client: ClusterClient, crds: list[Object], supported: bool | None
-) -> None:
-    server.put(*crds)
-    assert migrations.supports_added_node_selector(client) is supported
 
 
 def test_the_limits_are_those_of_kubevirts_configuration(server: ApiServer, client: ClusterClient) -> None:
@@ -87,14 +70,3 @@ def test_the_events_say_why_a_migration_failed(server: ApiServer, client: Cluste
     assert migrations.failure_message(client, failed) == unschedulable
     server.put(warning(5, "Pod", "virt-launcher-vm1-abcde", "FailedScheduling", "0/3 nodes are available"))
     assert migrations.failure_message(client, failed) == f"{unschedulable}: 0/3 nodes are available"
-
-
-def test_a_condition_says_why_kubevirt_does_not_start_a_migration(server: ApiServer, client: ClusterClient) -> None:
-    conditions = {"migrationRejectedByResourceQuota": "True", "migrationBlockedByBackup": "False"}
-    for kind, value in conditions.items():
-        item = migration(kind.lower(), phase="Pending")
-        item["status"]["conditions"] = [{"type": kind, "status": value}]
-        server.put(item)
-    found = {each.name: each.blocked for each in migrations.list_migrations(client)}
-    rejected = "a ResourceQuota of the namespace rejects the target pod"
-    assert found == {"migrationrejectedbyresourcequota": rejected, "migrationblockedbybackup": ""}

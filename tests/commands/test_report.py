@@ -313,15 +313,6 @@ def test_control_characters_of_a_name_are_replaced(tmp_path: Path, output: str) 
     assert "a\ufffd\ufffdb" in run_report("--snapshot", file, "-o", output).stdout
 
 
-def test_sentences_wrap_in_100_columns(tmp_path: Path) -> None:
-    cluster = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
-    file = write_manifests(tmp_path, *cluster, vm_pod("other", "node-a"))
-    lines = run_report("--snapshot", file, "-n", "default").stdout.splitlines()
-    assert max(map(len, lines)) <= 100
-    row = next(number for number, line in enumerate(lines) if line.startswith("vm1   "))
-    assert lines[row + 1].index("the volume") == lines[row].index("Uncordon")
-
-
 def test_a_node_without_a_ready_condition_is_not_called_not_ready(tmp_path: Path) -> None:
     file = write_manifests(tmp_path, *storage(), node(ready=None), node("node-b", ready="False"), vm(), vm_pod())
     _, *nodes = rows_of(run_report("nodes", "--snapshot", file))

@@ -23,7 +23,11 @@ from webhook.fleet.states import assess
 
 NODES = [node("node-a"), node("node-b"), node("node-c")]
 KEEPS = {"current-longhorn-version": "v1.11.3"}
-DELETES = {"current-longhorn-version": "v1.12.0"}
+DELETES = {
+    "current-longhorn-version": "v1.12.0",
+    "auto-delete-pod-when-volume-detached-unexpectedly": "true",
+    "blacklist-for-auto-delete-pod-when-volume-detached-unexpectedly": "apps/StatefulSet",
+}
 DEVICE = {"type": "LiveMigratable", "status": "False", "message": "a GPU"}
 
 
