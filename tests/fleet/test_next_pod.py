@@ -24,11 +24,10 @@ from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod, target_pod
-from webhook.fleet.states import Future
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
-from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.reasons import Outcome
 from webhook.placement.settings import Settings
 
 SETTINGS = Settings()
@@ -87,11 +86,7 @@ def test_preferences_of_the_user_stay(term: Object) -> None:
     affinity = {"nodeAffinity": {PREFERRED: [term, avoiding("node-c")]}}
     pod = before_scheduling(vm_pod(affinity=affinity, annotations={DECISION: "NodeFull: a sentence"}))
     assert pod["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [term]}}
-
-
-def test_a_pod_without_a_decision_keeps_all_its_preferences() -> None:
-    affinity = {"nodeAffinity": {PREFERRED: [avoiding("node-c")]}}
-    assert before_scheduling(vm_pod(affinity=affinity))["spec"]["affinity"] == affinity
+    assert before_scheduling(vm_pod(affinity=affinity))["spec"]["affinity"] == affinity  # without a decision
 
 
 def next_of(pod: Object, vm: Object | None = None, vmi: Object | None = None) -> Object:
@@ -189,25 +184,6 @@ def test_every_predicted_pod_excludes_the_nodes_that_kubevirt_excludes(case: str
         "migrated": next_of(migrated(), vm(**spec), vmi(**spec)),
     }
     assert {state: pod["spec"]["affinity"] for state, pod in predicted.items()} == dict.fromkeys(predicted, expected)
-
-
-def test_a_vm_without_a_cpu_model_gets_that_of_kubevirts_configuration() -> None:
-    kubevirt = {
-        "kind": "KubeVirt",
-        "metadata": {"name": "kubevirt"},
-        "spec": {"configuration": {"cpuModel": "Haswell"}},
-    }
-    (machine,) = inventory(vm(), kubevirt).machines(SETTINGS)
-    assert machine.template
-    assert machine.template["spec"]["affinity"] == {}
-    assert machine.template["spec"]["nodeSelector"]["cpu-model.node.kubevirt.io/Haswell"] == "true"
-
-
-def test_a_stopped_vm_is_not_predicted_on_a_node_with_an_obsolete_cpu() -> None:
-    obsolete = node(labels={"node-labeller.kubevirt.io/obsolete-host-model": "true", **SCHEDULABLE})
-    found = status(*storage(), obsolete, vm(volumes=volumes({"persistentVolumeClaim": {"claimName": "disk1"}})))
-    assert found.start
-    assert (found.start.future, found.start.decision.reason) == (Future.PREFERS, Reason.NODE_MISMATCH)
 
 
 SELECTORS_OF_A_TARGET = {
@@ -335,18 +311,20 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
         assert target == SCHEDULABLE | {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
 
 
-def test_the_node_selectors_of_kubevirts_configuration_are_kept_after_a_migration_and_rendered() -> None:
+def test_the_node_selectors_and_the_cpu_model_of_kubevirts_configuration_are_rendered() -> None:
     everywhere = {"pool": "vms"}
     migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
     found = next_pod(migrated, vm(), vmi(), SETTINGS, Rendering(everywhere))
     assert found["spec"]["nodeSelector"] == SCHEDULABLE | everywhere
     rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
     assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
-    kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
-        "developerConfiguration": {"nodeSelectors": everywhere}}}}  # fmt: skip
+    configuration = {"cpuModel": "Haswell", "developerConfiguration": {"nodeSelectors": everywhere}}
+    kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": configuration}}
     template = inventory(vm(), kubevirt).machines(SETTINGS)[0].template
     assert template
-    assert template["spec"]["nodeSelector"]["pool"] == "vms"
+    model = {"cpu-model.node.kubevirt.io/Haswell": "true"}
+    assert template["spec"]["nodeSelector"] == SCHEDULABLE | everywhere | model
+    assert template["spec"]["affinity"] == {}
 
 
 def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:

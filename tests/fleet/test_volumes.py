@@ -1,5 +1,7 @@
 """Where Longhorn keeps the data of a volume."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.builders import Object, storage
@@ -9,35 +11,28 @@ from webhook.fleet.volumes import VolumeData
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 
 
-def test_the_healthy_replicas_of_a_volume_are_known_by_their_nodes() -> None:
-    found = inventory(longhorn_volume(), replica("node-a"), replica("node-b"), replica("node-c", "vol-other"))
-    assert found.volume_data() == {"vol-disk1": VolumeData("best-effort", "node-a", frozenset({"node-a", "node-b"}))}
+BOTH = [replica("node-a"), replica("node-b"), replica("node-c", "vol-other")]
 
 
 @pytest.mark.parametrize(
-    "unhealthy",
+    ("objects", "healthy"),
     [
-        replica(failedAt=LATER),
-        replica(healthyAt=""),  # Longhorn rebuilds it
-        replica(deleting=True),
-        replica(nodeID=""),  # not scheduled yet
+        ([longhorn_volume(), *BOTH], {"node-a", "node-b"}),
+        ([longhorn_volume(), replica(failedAt=LATER)], {}),
+        ([longhorn_volume(), replica(healthyAt="")], {}),  # Longhorn rebuilds it
+        ([longhorn_volume(), replica(deleting=True)], {}),
+        ([longhorn_volume(), replica(nodeID="")], {}),  # not scheduled yet
+        ([longhorn_volume()], None),
     ],
-    ids=["failed", "rebuilding", "deleted", "unscheduled"],
 )
-def test_a_replica_without_complete_data_does_not_count(unhealthy: Object) -> None:
-    assert inventory(longhorn_volume(), unhealthy).volume_data()["vol-disk1"].healthy == frozenset()
-
-
-def test_without_any_replica_the_healthy_ones_are_unknown() -> None:
-    assert inventory(longhorn_volume()).volume_data()["vol-disk1"].healthy is None
+def test_the_nodes_of_healthy_replicas_are_known_if_any_replica_is(objects: list[Object], healthy: Any) -> None:
+    expected = None if healthy is None else frozenset(healthy)
+    assert inventory(*objects).volume_data() == {"vol-disk1": VolumeData("best-effort", "node-a", expected)}
+    malformed = longhorn_volume() | {"spec": {"dataLocality": []}, "status": None}
+    assert inventory(malformed).volume_data()["vol-disk1"] == VolumeData()
 
 
 def test_the_volume_that_decides_has_a_replica_beside_its_share_manager_or_not() -> None:
     for found in status(*storage(), vm(), vm_pod()), status(*storage(), vm(**DISK)):
         data = inventory(longhorn_volume(), replica("node-a")).volume_data()[found.volume]
         assert [data.is_local_to(node) for node in (found.storage_node, "node-b", None)] == [True, False, None]
-
-
-def test_a_volume_with_unexpected_fields_has_no_data() -> None:
-    malformed = longhorn_volume() | {"spec": {"dataLocality": []}, "status": None}
-    assert inventory(malformed).volume_data()["vol-disk1"] == VolumeData()
