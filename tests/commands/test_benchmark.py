@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +160,6 @@ def waiting(reason: str, message: str) -> Object:
 def unschedulable(message: str) -> Object:
     condition = {"type": "PodScheduled", "status": "False", "message": message}
     return {"phase": "Pending", "conditions": [condition]}
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -65,33 +65,22 @@ def test_loopback_nfs_exposes_vms_that_write_through_the_page_cache(case: str) -
     assert ([*result.cached], result.exposed) == (cached, exposed)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "claims"),
-    [
-        (running(ROOT, DATA, BLOCK), ("root", "data")),
-        (running(ROOT, filesystems=[DATA]), ("root",)),
-        (running(ROOT | {"shareable": True}, DATA | {"lun": {}}), ()),
-        (running(ROOT, conditions=[{"type": "LiveMigratable", "status": "False"}]), ()),
-        ([*running(ROOT, DATA), pod("backup", claims=["data"], node="node-a")], ("root",)),
-        ([*running(ROOT)[:-1], vm_pod(node="node-b", claims=["data"])], ()),
-        (
-            [*running(ROOT)[:-1], (pod_ := vm_pod(node="node-b", claims=[])), hotplug_pod(pod_, claims=["root"])],
-            ("root",),
-        ),
-        ([*NODES, *DISKS, vm(**spec(ROOT))], ()),
-    ],
-    ids=[
-        "disks",
-        "virtiofs",
-        "shareable, and a LUN",
-        "not migratable",
-        "a backup",
-        "not attached",
-        "hotplugged",
-        "a stopped VM",
-    ],
-)
-def test_disks_that_only_a_running_vm_uses_can_leave_nfs(cluster: list[Object], claims: tuple[str, ...]) -> None:
+EMPTY = vm_pod(node="node-b", claims=[])
+LEAVING: dict[str, tuple[list[Object], tuple[str, ...]]] = {
+    "disks": (running(ROOT, DATA, BLOCK), ("root", "data")),
+    "virtiofs": (running(ROOT, filesystems=[DATA]), ("root",)),
+    "shareable, and a LUN": (running(ROOT | {"shareable": True}, DATA | {"lun": {}}), ()),
+    "not migratable": (running(ROOT, conditions=[{"type": "LiveMigratable", "status": "False"}]), ()),
+    "a backup": ([*running(ROOT, DATA), pod("backup", claims=["data"], node="node-a")], ("root",)),
+    "not attached": ([*running(ROOT)[:-1], vm_pod(node="node-b", claims=["data"])], ()),
+    "hotplugged": ([*running(ROOT)[:-1], EMPTY, hotplug_pod(EMPTY, claims=["root"])], ("root",)),
+    "a stopped VM": ([*NODES, *DISKS, vm(**spec(ROOT))], ()),
+}
+
+
+@pytest.mark.parametrize("case", LEAVING)
+def test_disks_that_only_a_running_vm_uses_can_leave_nfs(case: str) -> None:
+    cluster, claims = LEAVING[case]
     assert found(NEW, *cluster).can_leave == claims
 
 

@@ -343,39 +343,31 @@ def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
         assert assess(machine, found.store, Settings()).reason is None
 
 
-IN = {"annotations": {OPT_IN: "true"}}
 FRESH = [claim("cold"), volume("cold")]
 
 
-@pytest.mark.parametrize(
-    ("workload", "expected"),
-    [
-        (pod("web", claims=["disk1"], node="node-a", **IN), ("Together", "disk1", "node-a")),
-        (pod("web", claims=["disk1"], node="node-b", **IN), ("Apart", "disk1", "node-a")),
-        (pod("web", claims=["disk1", "disk2", "disk3"], node="node-b", **IN), ("Together", "disk2", "node-b")),
-        (pod("web", claims=["block", "cold"], node="node-b", **IN), ("Unserved", "cold", None)),
-        (pod("web", claims=["cold", "disk1"], node="node-b", **IN), ("Apart", "disk1", "node-a")),
-        (pod("web", claims=["block", "unknown"], node="node-b", **IN), None),
-        (pod("web", node="node-b", **IN), None),
-        (pod("web", claims=["disk1"], **IN), None),
-        (pod("web", claims=["disk1"], node="node-b", deleting=True, **IN), None),
-        (pod("web", claims=["disk1"], node="node-b"), None),
-        (vm_pod(node="node-b"), None),
-    ],
-    ids=[
-        "together",
-        "apart",
-        "the node of most of its claims",
-        "no share-manager yet",
-        "one of two share-managers",
-        "no share-manager ever",
-        "no claim",
-        "unbound",
-        "terminating",
-        "not opted in",
-        "of a VM",
-    ],
-)
-def test_an_opted_in_pod_that_runs_no_vm_has_a_state(workload: Object, expected: tuple[str, str, str] | None) -> None:
+def opted_in(*claims: str, node: str = "node-b", **rest: Any) -> Object:
+    return pod("web", claims=claims, node=node, annotations={OPT_IN: "true"}, **rest)
+
+
+# A pod, and its state, claim and storage node.
+WORKLOADS: dict[str, tuple[Object, tuple[str, str, str | None] | None]] = {
+    "together": (opted_in("disk1", node="node-a"), ("Together", "disk1", "node-a")),
+    "apart": (opted_in("disk1"), ("Apart", "disk1", "node-a")),
+    "the node of most of its claims": (opted_in("disk1", "disk2", "disk3"), ("Together", "disk2", "node-b")),
+    "no share-manager yet": (opted_in("block", "cold"), ("Unserved", "cold", None)),
+    "one of two share-managers": (opted_in("cold", "disk1"), ("Apart", "disk1", "node-a")),
+    "no share-manager ever": (opted_in("block", "unknown"), None),
+    "no claim": (opted_in(), None),
+    "unbound": (opted_in("disk1", node=""), None),
+    "terminating": (opted_in("disk1", deleting=True), None),
+    "not opted in": (pod("web", claims=["disk1"], node="node-b"), None),
+    "of a VM": (vm_pod(node="node-b"), None),
+}
+
+
+@pytest.mark.parametrize("case", WORKLOADS)
+def test_an_opted_in_pod_that_runs_no_vm_has_a_state(case: str) -> None:
+    workload, expected = WORKLOADS[case]
     found = assess_pod(read_pod(workload), catalog(*TWO_NODES, BLOCK, *FRESH), Settings())
     assert (found and (found.state, found.claim, found.storage_node)) == expected
