@@ -89,10 +89,10 @@ def test_pod_security_admits_all_pods_and_rejects_replicas_on_the_host_network(
 # --- numeric names ---
 
 
-@pytest.mark.parametrize("number", ["1234", "1e3"])
 @pytest.mark.parametrize("values", EVERYTHING.values(), ids=EVERYTHING)
-def test_numeric_namespace_and_release_names_are_always_quoted(number: str, values: Object) -> None:
+def test_numeric_namespace_and_release_names_are_always_quoted(values: Object) -> None:
     """Check the quotes, not the types: 1e3 is a number to Helm, but not to Python's YAML parser."""
+    number = "1e3"
     names = {"settings": {"longhornNamespace": number}, "webhook": {"excludedNamespaces": [number]}}
     rendered = template(values | names | {"test": {"namespace": "5678"}}, f"--namespace={number}", release=number)
     assert len(re.findall(rf"['\"]({number}|5678)['\"]", rendered)) > 40

@@ -297,11 +297,6 @@ BEFORE_CASES: dict[str, Case] = {
     "an old share-manager without the flusher": (
         "loopback-nfs", "warning", "of Longhorn v1.7.2 still run: 1; they do not set", runs_old_server("v1.7.2")
     ),
-    "a cached disk, and a new share-manager of an old Longhorn": (
-        "loopback-nfs", "warning", "over NFS: 1 (default/vm1)",
-        cached_vm(), runs_old_server("v1.7.3"), put(longhorn("v1.7.2")),
-    ),
-    "no cache": ("loopback-nfs", "ok", "no VM writes to an NFS volume", cached_vm(cache="none")),
     "claims of other kinds": ("claims", "warning", "none (Block: 1)", put(*OTHER_CLAIMS)),
     "no right to install": (
         "rights", "failure", f"in namespace {NAME}: create clusterroles, create leases",
