@@ -174,14 +174,6 @@ def pods(values: Object) -> list[Object]:
     return [find_one(objects, "Deployment")["spec"]["template"]["spec"], find_one(objects, "Pod")["spec"]]
 
 
-def test_security_contexts_of_the_values_apply_to_all_pods() -> None:
-    values: Object = {"podSecurityContext": {"fsGroup": 7}, "securityContext": {"runAsUser": 8}}
-    found = [(pod["securityContext"], pod["containers"][0]["securityContext"]) for pod in pods(values)]
-    assert [(pod["fsGroup"], pod["runAsNonRoot"], container["runAsUser"]) for pod, container in found] == [
-        (7, True, 8)
-    ] * 2
-
-
 def images(values: Object) -> dict[str, str]:
     """The image of each container, by the container's name."""
     return {one["name"]: one["image"] for pod in pods(values) for one in pod["containers"]}
@@ -224,7 +216,7 @@ def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
     assert find_one(objects, "Pod")["metadata"]["annotations"]["helm.sh/hook"] == "test"
 
 
-def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas() -> None:
+def test_the_helm_test_pod_gets_the_placement_security_and_proxy_values_of_the_replicas() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -234,8 +226,11 @@ def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas()
         "affinity": {"nodeAffinity": required, "podAntiAffinity": {}},  # replaces that of the replicas
         "imagePullSecrets": [{"name": "mine"}],
     }
-    for pod in pods({"extraEnv": [proxy]} | placement):
+    contexts: Object = {"podSecurityContext": {"fsGroup": 7}, "securityContext": {"runAsUser": 8}}
+    for pod in pods({"extraEnv": [proxy]} | placement | contexts):
         assert {key: pod[key] for key in placement} == placement
+        assert (pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsNonRoot"]) == (7, True)
+        assert pod["containers"][0]["securityContext"]["runAsUser"] == 8
         assert proxy in pod["containers"][0]["env"]
 
 

@@ -55,11 +55,6 @@ def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
     assert container(find_one(objects, "Deployment"))["image"] == image
 
 
-@pytest.mark.parametrize("chart", [CHART, SECONDARY_CHART], ids=lambda chart: chart.name)
-def test_a_chart_passes_helm_lint_without_a_remark(chart: Path) -> None:
-    assert "[INFO]" not in helm("lint", "--strict", chart)
-
-
 ALL_ALERTS = ["--set=prometheusRule.enabled=true", "--set=recolocate.schedule=0 3 * * *"]
 
 

@@ -1,6 +1,5 @@
 """Tests of snapshots: files that kubectl wrote fill a Store with the same objects as the cluster."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,10 @@ from tests.support.builders import (
     node,
     pinned_vm_pod,
     pod,
-    request,
     share_manager,
-    virt_launcher,
-    volume,
 )
 from tests.support.command_line import write_manifests
 from webhook.catalog.store import Store
-from webhook.placement.injector import decide
-from webhook.placement.reasons import Reason
-from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION, read
 
@@ -39,16 +32,6 @@ def error_message(path: Path) -> str:
         load([path])
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(f"{path}: ")
-
-
-def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    write_manifests(folder, claim(), name="claims.yaml")
-    folder.joinpath("volumes.json").write_text(json.dumps(list_of(volume())))
-    store = load([folder, write_manifests(tmp_path, share_manager())])
-    decision = decide(request(virt_launcher()), store, Settings())
-    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
 def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
