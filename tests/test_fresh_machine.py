@@ -40,7 +40,7 @@ def test_without_the_programs_their_tests_are_skipped_with_a_reason_and_nothing_
 def test_under_ci_a_missing_program_fails_its_tests_and_no_others(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "tests/test_fresh_machine.py", "-k", "it_declares or not_declare", CI="true")
     assert run.returncode == 1, run.stdout
-    assert "1 passed, 1 error" in run.stdout
+    assert re.search(r"1 passed, .*1 error", run.stdout)
     assert "no openssl on the PATH (apt-get install openssl)" in run.stdout
 
 
