@@ -61,12 +61,6 @@ def test_an_observer_always_fails_open() -> None:
     assert webhooks(fail | {"settings": {"action": "observe"}})["vms"]["failurePolicy"] == "Ignore"
 
 
-def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
-    selector = webhooks({"settings": {"steering": False}})["share-managers"]["objectSelector"]
-    ((key, _),), (expression,) = selector["matchLabels"].items(), selector["matchExpressions"]
-    assert expression == {"key": key, "operator": "DoesNotExist"}
-
-
 @pytest.mark.parametrize(
     ("settings", "conditions"),
     [

@@ -116,10 +116,8 @@ def test_each_setting_reaches_the_program() -> None:
 
 
 def test_the_program_accepts_the_command_line_of_helm_test() -> None:
-    (test_container,) = find_one(render({"fullnameOverride": "near", "test": {"namespace": "shop"}}), "Pod")["spec"][
-        "containers"
-    ]
-    command, *options = test_container["args"]
+    test_pod = find_one(render({"fullnameOverride": "near", "test": {"namespace": "shop"}}), "Pod")
+    command, *options = test_pod["spec"]["containers"][0]["args"]
     assert COMMANDS[command] == doctor.callback.__module__
     parsed = doctor.make_context(command, options).params
     assert (parsed["calls"], parsed["namespace"], parsed["configuration"]) == (60, "shop", "near")
@@ -171,19 +169,6 @@ def test_rendered_objects_contain_no_ca_bundle_and_no_key(file: Any) -> None:
     assert not re.search(r"caBundle\"?:|-----BEGIN|tls\.(key|crt)\"?:|(?<!string)[dD]ata\"?: *\{?\"?tls", rendered)
     secrets = [each for each in render(file) if each["kind"] == "Secret" and each["metadata"]["name"].endswith("-tls")]
     assert [set(each) for each in secrets] in ([], [{"apiVersion", "kind", "metadata", "type"}])
-
-
-def test_the_inject_annotation_names_the_certificate() -> None:
-    objects = render({"certificates": SOURCES["cert-manager"]})
-    annotations = find_one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"]
-    certificate = find_one(objects, "Certificate", NAME)
-    assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
-    assert certificate["spec"]["dnsNames"] == [f"{NAME}.{NAMESPACE}.svc"]
-    # The chart's own CA signs the certificate. The CA is self-signed.
-    issuer = find_one(objects, "Issuer", certificate["spec"]["issuerRef"]["name"])
-    ca = find_one(objects, "Certificate", f"{NAME}-ca")["spec"]
-    assert issuer["spec"]["ca"]["secretName"] == ca["secretName"]
-    assert find_one(objects, "Issuer", ca["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
 
 
 # --- release ---
