@@ -159,8 +159,9 @@ def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(r
 def test_an_old_kubevirt_and_none_are_refused(run: Any, server: ApiServer) -> None:
     for old in migration_crd(selector=False), migration_crd(served=False):
         server.put(old)
-        refused = run("-A", "--yes")
+        refused = run("-A")
         assert (refused.exit_code, "no field addedNodeSelector" in refused.stderr) == (2, True)
+    assert run("-A", "--yes").exit_code == 2
     assert server.count("post", MIGRATIONS) == 0
     server.delete(migration_crd())
     refused = run("-A")
