@@ -257,6 +257,7 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
         (["--fail-on", "apart"], 1, ""),
         (["--fail-on", "apart", "-l", "app=none"], 0, ""),
         (["-A", "-n", "shop"], 2, "-A cannot be combined with -n or names"),
+        (["nodes", "--apart"], 2, "--apart selects VMs, but `report nodes` lists nodes; see --sort-by apart"),
         (["--sort-by", "cpu"], 2, "--sort-by of vms is one of: name, state, node, storage"),
         (["-l", "a=b=c"], 2, "invalid label selector 'a=b=c'"),
     ],

@@ -119,10 +119,3 @@ def _creation(began: float, status: int, answer: Object) -> Creation:
         return Creation(began, ended, "", False, str(answer.get("message") or status))
     metadata = answer["metadata"]
     return Creation(began, ended, metadata["name"], DECISION in metadata.get("annotations", {}), "")
-
-
-def fail_open_count(plane: ControlPlane) -> float:
-    """Return how many calls of the VM webhook have failed open, as the API server counts them."""
-    name = 'apiserver_admission_webhook_fail_open_count{name="vms.kubevirt-scheduler.io",type="admit"}'
-    lines = plane.request("GET", "/metrics")["message"].splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))

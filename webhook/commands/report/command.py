@@ -69,6 +69,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if sort_by not in (None, *SORTS[what]):
         raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
+    if what == "nodes" and only_apart:
+        raise click.UsageError("--apart selects VMs, but `report nodes` lists nodes; see --sort-by apart")
     rates, fleet = read_rates(), read_fleet()
     scope = selected(fleet.namespace)
     found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
