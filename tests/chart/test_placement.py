@@ -94,6 +94,7 @@ def test_numeric_namespace_and_release_names_are_always_quoted(values: Object) -
     """Check the quotes, not the types: 1e3 is a number to Helm, but not to Python's YAML parser."""
     number = "1e3"
     names = {"settings": {"longhornNamespace": number}, "webhook": {"excludedNamespaces": [number]}}
-    rendered = template(values | names | {"test": {"namespace": "5678"}}, f"--namespace={number}", release=number)
+    names |= {"test": {"namespace": "5678"}, "fullnameOverride": "near"}
+    rendered = template(values | names, f"--namespace={number}", release=number)
     assert len(re.findall(rf"['\"]({number}|5678)['\"]", rendered)) > 40
     assert re.findall(rf"^.*(?:[:\[,-] *)(?:{number}|5678) *(?:[,}}\]].*)?$", rendered, re.MULTILINE) == []

@@ -12,6 +12,7 @@ from tests.support.builders import (
     ZONE,
     Object,
     decision_for,
+    labeled_namespace,
     node,
     pinned_fields,
     pod,
@@ -122,6 +123,8 @@ NOTHING, ANY = {"matchLabels": {"app": "db"}}, {"matchExpressions": [{"key": "ap
 
 
 WITHOUT_LABEL = pod_term({"rack": "1"}, "rack"), pod_term(None, labelSelector=ANY)
+IN_TEAMS = pod_term({"app": "db"}, namespaceSelector={"matchLabels": {"team": "a", "stage": "b"}})
+NAMESPACES = [labeled_namespace(), *(labeled_namespace(f"team-{number}") for number in range(240))]
 SIXTY_TERMS = [pod_term({f"label-{number}": "x"}) for number in range(60)]
 COSTS = {
     "pods of another namespace": (a_vm(pod_term(WEB)), crowd("other"), Reason.CO_SCHEDULED),
@@ -132,6 +135,8 @@ COSTS = {
     "terms of another namespace for its own pods": (a_vm(), crowd("other", ANY), Reason.CO_SCHEDULED),
     "60 terms of the VM": (a_vm(*SIXTY_TERMS), [], Reason.UNJUDGED),
     "an oversized pod of the VM's namespace": (a_vm(), [oversized_pod("default")], Reason.UNJUDGED),
+    "240 namespaces for a selector of two requirements": (a_vm(IN_TEAMS), NAMESPACES[:240], Reason.UNJUDGED),
+    "120 of them": (a_vm(IN_TEAMS), NAMESPACES[:120], Reason.CO_SCHEDULED),
     "200 tolerations": (a_vm(tolerations=TOLERATIONS[:200]), [], Reason.CO_SCHEDULED),
     "600 tolerations": (a_vm(tolerations=TOLERATIONS), [], Reason.UNJUDGED),
 }
