@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from itertools import groupby
 
 from certs.cluster import ca_bundles
@@ -19,7 +20,10 @@ class History:
     """The versions of each object. Complete after the block `with History(plane, *paths) as history`."""
 
     def __init__(self, plane: ControlPlane, *paths: str) -> None:
-        self._cluster = ClusterClient.connect(str(plane.kubeconfig))
+        cluster = ClusterClient.connect(str(plane.kubeconfig))
+        # For each token, the library looks for proxies in the environment, which pytest changes between tests.
+        header = cluster.api.authorization()
+        self._cluster = replace(cluster, api=replace(cluster.api, authorization=lambda: header))
         self._events: list[Event] = []
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._record, args=(path, self._list(path))) for path in paths]
