@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -60,14 +59,13 @@ class Evacuation:
         self._scenario, self._plane = scenario, scenario.plane
         group = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vmis, self._path = f"{group}/virtualmachineinstances", f"{group}/virtualmachineinstancemigrations"
-        self._server = JsonServer(self._answer, "localhost")
+        self._server = JsonServer(self._answer, tls=True)
 
     def __enter__(self) -> Evacuation:
         self._server.__enter__()
-        url = f"https://localhost:{self._server.address[1]}/"
         webhook = {
             "name": "virt-launcher-eviction-interceptor.kubevirt.io",
-            "clientConfig": {"url": url, "caBundle": base64.b64encode(self._server.ca).decode()},
+            "clientConfig": self._server.client_config,
             "rules": [RULE],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self._scenario.namespace}},
             "sideEffects": "NoneOnDryRun",

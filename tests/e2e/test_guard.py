@@ -134,11 +134,10 @@ def second_webhook(scenario: Scenario) -> Iterator[None]:
         response = {"uid": review["request"]["uid"], "allowed": True} | patch
         return {key: review[key] for key in ("apiVersion", "kind")} | {"response": response}
 
-    with JsonServer(answer, "localhost") as server:
-        url, bundle = f"https://localhost:{server.address[1]}/", base64.b64encode(server.ca).decode()
+    with JsonServer(answer, tls=True) as server:
         webhook = {
             "name": "second.example.org",
-            "clientConfig": {"url": url, "caBundle": bundle},
+            "clientConfig": server.client_config,
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scenario.namespace}},
             "sideEffects": "None",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import threading
@@ -16,9 +17,9 @@ from tests.support.controlplane.api import LOOPBACK, Object
 
 
 class JsonServer:
-    """`with JsonServer(answer)`: answer each POST. With a `name`, over TLS, for clients that trust the CA `ca`."""
+    """`with JsonServer(answer)`: answer each POST. With `tls`, as `client_config` says for a webhook configuration."""
 
-    def __init__(self, answer: Callable[[Object], Object], name: str = "") -> None:
+    def __init__(self, answer: Callable[[Object], Object], *, tls: bool = False) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -32,7 +33,7 @@ class JsonServer:
 
         self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
         self.address = LOOPBACK, self._server.server_port
-        self.ca = self._serve_tls(name) if name else b""
+        self._ca = self._serve_tls() if tls else b""
 
     def __enter__(self) -> JsonServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -42,9 +43,13 @@ class JsonServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def _serve_tls(self, name: str) -> bytes:
+    @property
+    def client_config(self) -> Object:
+        return {"url": f"https://localhost:{self.address[1]}/", "caBundle": base64.b64encode(self._ca).decode()}
+
+    def _serve_tls(self) -> bytes:
         ca = issue_ca(datetime.now(UTC))
-        leaf, context = issue_leaf(ca, [name], datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        leaf, context = issue_leaf(ca, ["localhost"], datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with TemporaryDirectory() as folder:
             Path(folder, "tls.pem").write_bytes(leaf.certificate + leaf.key)
             context.load_cert_chain(Path(folder, "tls.pem"))
