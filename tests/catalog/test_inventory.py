@@ -9,11 +9,12 @@ from tests.support.builders import (
     node,
     share_manager_pod,
 )
-from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
-from webhook.catalog.inventory import node_loads, seconds_since_creation
+from tests.support.fleet import LATER, NOW, inventory, vm, vm_pod, vmi
+from webhook.catalog.inventory import Inventory, node_loads, seconds_since_creation
 from webhook.catalog.store import parse_time
 from webhook.fleet.states import Machine
 from webhook.placement.affinity import CO_SCHEDULED_NODE
+from webhook.placement.objects.longhorn import VERSION_SETTING
 from webhook.placement.settings import Settings
 
 SETTINGS = Settings()
@@ -109,6 +110,16 @@ def test_a_stopped_vm_mounts_the_claim_of_its_persistent_state(name: str, mounte
     assert found.template
     claims = [each["persistentVolumeClaim"]["claimName"] for each in found.template["spec"]["volumes"]]
     assert claims == [name] * mounted
+
+
+def test_an_inventory_has_the_time_of_the_reading_and_the_versions_of_what_serves_nfs() -> None:
+    server, other = share_manager_pod(node="node-a"), share_manager_pod("vol-other", namespace="default")
+    server["spec"]["containers"] = [{"image": "registry:5000/share-manager:v1.8.1@sha256:1"}]
+    setting = {"kind": "Setting", "metadata": {"name": VERSION_SETTING, "namespace": "longhorn-system"}, "value": "v2"}
+    found = inventory(server, other, setting)
+    servers = found.servers(SETTINGS)
+    assert (found.time, servers.longhorn, servers.running) == (NOW, "v2", {"vol-disk1": "v1.8.1"})
+    assert Inventory().time == ""
 
 
 def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:

@@ -244,9 +244,12 @@ def decoded(item: Any) -> Object:
     return decode_large(msgspec.Raw(json.dumps(item).encode()), PODS.shape)
 
 
-def test_a_kind_without_a_group_has_the_path_of_the_core_api() -> None:
+def test_a_kind_has_the_path_and_the_manifests_of_its_group() -> None:
     assert PODS.path == "/api/v1/pods"
     assert STORAGE_CLASSES.path == "/apis/storage.k8s.io/v1/storageclasses"
+    assert PODS.is_of("v1", "Pod")
+    assert STORAGE_CLASSES.is_of("storage.k8s.io/v1beta1", "StorageClass")
+    assert not STORAGE_CLASSES.is_of("v1", "StorageClass")
 
 
 def test_an_unexpected_error_of_a_reader_names_the_object_and_not_its_content() -> None:
@@ -281,7 +284,7 @@ def test_a_large_object_is_decoded_without_its_large_fields(item: Object, field:
 
 
 def test_a_large_pod_has_the_facts_of_a_small_one() -> None:
-    item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, annotations={"note": LONG})
+    item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, annotations={"note": LONG}, tolerations=None)
     small = virt_launcher("one", node="node-a", requests={"cpu": "1"})
     assert read_pod(decoded(item)) == read_pod(small)
 

@@ -23,12 +23,13 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
-from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod, target_pod
+from webhook.fleet.next_pod import as_if_eligible, before_scheduling, next_pod, rendered_pod, target_pod
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
-from webhook.placement.reasons import Outcome
-from webhook.placement.settings import Settings
+from webhook.placement.objects.kubevirt import is_migration_target
+from webhook.placement.reasons import OptedInBy, Outcome, Reason
+from webhook.placement.settings import MigrationTargets, Settings
 
 SETTINGS = Settings()
 MIGRATION = {"kubevirt.io/migrationJobUID": "job"}
@@ -138,6 +139,13 @@ def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
     found = next_of(pod)
     assert found["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"}
     assert set(found["metadata"]["annotations"]) == {OPT_IN, "kubevirt.io/domain"}
+
+
+def test_a_migration_target_is_eligible_as_a_pod_that_is_none() -> None:
+    pod, by = migrated(), OptedInBy.NAMESPACE
+    assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
+    found, broken = as_if_eligible(pod, by, Settings())
+    assert (is_migration_target(found), broken) == (False, (Reason.MIGRATION_TARGET,))
 
 
 def test_the_affinity_of_a_migration_is_removed_and_that_of_the_user_stays() -> None:

@@ -100,6 +100,7 @@ def test_a_move_needs_a_free_slot(limits: Limits, others: list[Migration], expec
 def test_only_a_migration_that_the_run_created_takes_its_only_slot() -> None:
     """A tenant's migration with the label of `recolocate` held it, and no other VM moved."""
     run = migrating(run_of(relocation("vm1"), relocation("vm2", "c", "d")))
+    assert not run.finished(Limits(most=1))
     assert next_move(run, view("Running"), Limits()) is None
     assert name_of(next_move(run, view("Running"), Limits(parallel=2))) == "vm2"
     replaced = view("Pending", uid="uid-of-another-m1")
@@ -180,6 +181,7 @@ def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str)
     run = advance(migrating(run_of(relocation(), relocation("vm2"))), seen, Limits())
     (first, _) = run.relocations
     assert (first.stage, first.detail) == (stage, detail)
+    assert (run.begun, run.moved) == (1, int(stage is Stage.MOVED))
     contained = detail == "the migration was deleted before it succeeded"
     assert run.stopped == (f"shop/vm1: {detail}" if stage is Stage.FAILED and not contained else "")
     assert first.contained is contained

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import Object, claim, node, storage, volume
 from tests.support.fleet import statuses, vm, vm_pod, vmi
-from webhook.fleet.traffic import Traffic, crossing, read_rates, summarize_traffic
+from webhook.fleet.traffic import Traffic, crossing, query, reaches, read_rates, summarize_traffic
 
 READ, WRITE = "kubevirt_vmi_storage_iops_read_total", "kubevirt_vmi_storage_write_traffic_bytes_total"
 DISKS = {"remote": Traffic(10, 1), "local": Traffic(20, 2), "block": Traffic(40, 4), "config": Traffic(80, 8)}
@@ -30,6 +30,17 @@ VOLUMES: list[Object] = [
 
 def sample(metric: str, value: Any, drive: str = "disk", name: str = "vm1") -> Object:
     return {"metric": {"namespace": "shop", "name": name, "drive": drive, "metric": metric}, "value": [0, value]}
+
+
+def test_the_query_asks_for_each_metric_by_drive() -> None:
+    parts = query().split(" or ")
+    assert len(parts) == 4
+    assert all("sum by (namespace, name, drive) (rate(kubevirt_vmi_storage_" in part for part in parts)
+
+
+def test_traffic_reaches_a_limit_by_operations_or_by_bytes() -> None:
+    for least, expected in ((Traffic(), True), (Traffic(5, 0), True), (Traffic(0, 8), False), (Traffic(6, 7), True)):
+        assert reaches(Traffic(5, 7), least) is expected
 
 
 def test_the_rates_of_a_disk_are_summed_and_other_samples_ignored() -> None:

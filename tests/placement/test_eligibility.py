@@ -26,9 +26,11 @@ from tests.support.builders import (
 )
 from webhook.placement.eligibility import (
     RULES,
+    creator_of,
     ineligible_reason,
     is_pod_creation,
     is_share_manager_pod,
+    longhorn_account,
     mode_of,
 )
 from webhook.placement.injector import decide, inject
@@ -158,7 +160,10 @@ def test_a_share_manager_pod_is_recognized_by_labels_and_namespace() -> None:
         ({"longhorn.io/component": "backing-image"}, "longhorn-system", False),
         ({"longhorn.io/share-manager": ""}, "longhorn-system", False),
     ):
-        assert is_share_manager_pod(pod(labels=SHARE_MANAGER | changed), namespace, settings()) is expected
+        created = pod(labels=SHARE_MANAGER | changed)
+        assert is_share_manager_pod(created, namespace, settings()) is expected
+        creator = longhorn_account(settings()) if expected else settings().kubevirt_accounts[0]
+        assert creator_of(created, namespace, settings()) == creator
 
 
 def test_the_mode_annotation_overrides_the_default() -> None:

@@ -17,6 +17,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
+from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Mode, Reason
 
 
@@ -103,3 +104,8 @@ def test_an_unknown_mode_is_quoted_on_one_line(value: Any) -> None:
     ).warnings
     assert warning.isprintable()
     assert len(warning) <= 120
+
+
+def test_what_a_terminal_shows_has_no_control_characters() -> None:
+    assert printable("ä b") == "ä b"
+    assert printable("red\x1b[31m\n") == "red\ufffd[31m\ufffd"
