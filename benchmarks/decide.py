@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import jsonpatch
 from rich.console import Console
 from rich.table import Table
 
 from webhook.catalog.store import Store
+from webhook.placement import patch
 from webhook.placement.injector import decide, inject
 from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, Volume
 from webhook.placement.objects.resources import amounts
@@ -63,7 +63,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     decision, pod, operations = injection.decision, request["object"], injection.patch
     annotations, spec = pod["metadata"]["annotations"], pod["spec"]
     before = {"metadata": {"annotations": annotations}, "spec": {"affinity": spec["affinity"]}}
-    after = jsonpatch.apply_patch(before, operations)
+    after = patch.apply_patch(operations, before)
 
     def whole() -> bytes:
         received = read_review(body)
@@ -73,7 +73,7 @@ def steps() -> dict[str, Callable[[], Any]]:
         "decode": lambda: read_review(body),
         "decide": lambda: decide(request, store, settings),
         "build the patch": lambda: patch_for(decision, pod, settings),
-        "  of it, verify": lambda: jsonpatch.apply_patch(before, operations) == after,
+        "  of it, verify": lambda: patch.apply_patch(operations, before) == after,
         "encode": lambda: write_review("uid", injection, ""),
         "all together": whole,
         "baseline: json.loads": lambda: json.loads(body),

@@ -141,7 +141,7 @@ def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
     assert set(found["metadata"]["annotations"]) == {OPT_IN, "kubevirt.io/domain"}
 
 
-def test_a_migration_target_is_eligible_as_a_pod_that_is_none() -> None:
+def test_a_migration_target_is_eligible_without_the_labels_of_its_migration() -> None:
     pod, by = migrated(), OptedInBy.NAMESPACE
     assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
     found, broken = as_if_eligible(pod, by, Settings())

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-import jsonpatch
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, request_from
@@ -14,6 +13,7 @@ from webhook.commands.options import as_data, file_option, live_options, output_
 from webhook.placement import injector
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
+from webhook.placement.patch import apply_patch
 from webhook.reading import documents, kubernetes_yaml, snapshot
 from webhook.reading.documents import Document, Kind
 
@@ -86,7 +86,7 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
         return item
     injection = injector.inject(request, fleet.inventory.store, settings)
     before = mapping(request, "object") or item  # a DELETE request has no object
-    after: JsonObject = jsonpatch.apply_patch(before, injection.patch or [])
+    after = apply_patch(injection.patch or [], before)
     results.append((pod_name(request), before, after, injection))
     return after
 

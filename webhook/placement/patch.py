@@ -73,6 +73,12 @@ def _diff_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[Ope
             yield from _diff(old, value, f"{path}/{_escape(key)}")
 
 
+def apply_patch(operations: list[Operation], before: JsonObject) -> JsonObject:
+    """Return a copy of `before` with the operations applied by jsonpatch."""
+    result: JsonObject = jsonpatch.apply_patch(before, operations)
+    return result
+
+
 def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     """Return the operations that turn `before` into `after`. A list grows only at its end; a shorter list is replaced.
 
