@@ -1,10 +1,11 @@
 """Benchmark of `report` on a fleet of 5,000 VMs on 500 nodes, of which 40 % run apart from their storage.
 
 Each row is the CPU time of one process that reads the fleet from a snapshot, and its ratio to a process that only
-loads the same file with `json.load`. The rounds alternate.
+loads the same file with `json.load`. The rounds alternate. As after an installation, Python's bytecode is cached.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,10 +42,11 @@ def objects() -> Iterator[Object]:
             yield json.loads(json.dumps(each).replace('"disk1"', f'"{disk}"'))
 
 
-def seconds(*command: str) -> float:
-    """Return the CPU seconds of a process."""
+def seconds(bytecode: str, *command: str) -> float:
+    """Return the CPU seconds of a process. `bytecode` is the folder of the cache."""
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
     before = getrusage(RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", *command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", *command], check=True, stdout=subprocess.DEVNULL, env=environment)
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -57,9 +59,9 @@ def main() -> None:
         print(f"{VMS} VMs on {NODES} nodes, {file.stat().st_size / 1e6:.1f} MB")
         rows: dict[str, list[float]] = {name: [] for name in ("json.load", *OUTPUTS)}
         for _ in range(ROUNDS):
-            rows["json.load"].append(seconds(LOAD, str(file)))
+            rows["json.load"].append(seconds(folder, LOAD, str(file)))
             for output in OUTPUTS:
-                rows[output].append(seconds(REPORT, "report", "-A", "--snapshot", str(file), "-o", output))
+                rows[output].append(seconds(folder, REPORT, "report", "-A", "--snapshot", str(file), "-o", output))
     alone = median(rows["json.load"])
     for name, each in rows.items():
         print(f"{name:10} {median(each):5.2f} s of CPU, {median(each) / alone:5.1f} times json.load")
