@@ -35,6 +35,15 @@ from webhook.placement.settings import Settings
 
 STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
+_MANIFESTS = {  # the table of each kind
+    "VirtualMachine": "vms",
+    "VirtualMachineInstance": "vmis",
+    "Pod": "pods",
+    "KubeVirt": "kubevirts",
+    "Volume": "longhorn_volumes",
+    "Replica": "replicas",
+    "PodDisruptionBudget": "budgets",
+}
 
 
 # The VMs, the VMIs, the virt-launcher pods and the hotplug pods.
@@ -124,27 +133,18 @@ class Inventory:
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
-        table = {
-            "VirtualMachine": self.vms,
-            "VirtualMachineInstance": self.vmis,
-            "Pod": self.pods,
-            "KubeVirt": self.kubevirts,
-            "Volume": self.longhorn_volumes,
-            "Replica": self.replicas,
-            "PodDisruptionBudget": self.budgets,
-        }.get(kind)
-        if kind == "ResourceQuota":
-            table = self.quotas.setdefault(key_of(item)[0], {})
-        if kind == "Node":
+        if kind in _MANIFESTS:
+            getattr(self, _MANIFESTS[kind])[key_of(item)] = item
+        elif kind == "ResourceQuota":
+            self.quotas.setdefault(key_of(item)[0], {})[key_of(item)] = item
+        elif kind == "Node":
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
             self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
-        if kind == "Setting":
+        elif kind == "Setting":
             self.longhorn_settings[text(item, "metadata", "name")] = text(item, "value")
-        if kind in INSTANCE_TYPE_KINDS:
+        elif kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
-        if table is not None:
-            table[key_of(item)] = item
 
     def volume_data(self) -> dict[str, VolumeData]:
         """Return where Longhorn keeps the data of each volume, by its name."""

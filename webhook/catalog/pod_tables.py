@@ -114,9 +114,9 @@ class PlacedPods(Table[Pod]):
                 if label in fact.labels:
                     yield "label", fact.namespace, label, fact.labels[label]
 
-    def put(self, fact: Pod) -> None:
-        """Store a pod, in place of an older one with the same key."""
-        super().put(fact)
+    def put(self, fact: Pod) -> Pod | None:
+        """Store a pod, in place of an older one with the same key. Return the older one."""
+        old = super().put(fact)
         if fact.effective_node:
             load = self._by_node[fact.effective_node]
             for resource, amount in fact.requests.items():
@@ -124,6 +124,7 @@ class PlacedPods(Table[Pod]):
             self.terms.put(fact)
             if fact.oversized:
                 self.oversized[fact.namespace] += 1
+        return old
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""

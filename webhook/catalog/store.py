@@ -84,14 +84,8 @@ class Store:
     def apply(self, kind: type[Fact], key: Key, fact: Fact | None) -> None:
         """Store a fact in place of an older one about the same object, or remove the older one if `fact` is None."""
         table = self._tables[kind]
-        old = table.find(*key)
-        if fact is not None:
-            table.put(fact)
-        elif old is not None:
-            table.remove(key)
-        else:
-            return
-        if kind in self._consequences:
+        old = table.remove(key) if fact is None else table.put(fact)
+        if kind in self._consequences and (old is not None or fact is not None):
             self._consequences[kind](old, fact)
 
     def put(self, fact: Fact) -> None:

@@ -44,14 +44,14 @@ class Table(Generic[F]):
         """Find one object of a cluster-scoped kind."""
         return self._by_key.get(("", name))
 
-    def put(self, fact: F) -> None:
-        """Store an object, in place of an older one with the same key."""
+    def put(self, fact: F) -> F | None:
+        """Store an object, in place of an older one with the same key. Return the older one."""
         key = fact.key
-        if key in self._by_key:
-            self.remove(key)
+        old = self.remove(key) if key in self._by_key else None
         self._by_key[key] = fact
         for entry in self.entries(fact):
             self._by_entry[entry][key] = fact
+        return old
 
     def remove(self, key: Key) -> F | None:
         """Remove and return an object; return None if it is missing."""
