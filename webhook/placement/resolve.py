@@ -136,7 +136,7 @@ def _with_interim_nodes(
     for finding in findings:
         is_sought = finding.reason is Reason.SHARE_MANAGER_STARTING and next(budget, None) is not None
         consumers = consumers_of(finding.volume or "", catalog, settings) if is_sought else ()
-        nodes = ranked_nodes(consumers)
+        nodes = ranked_nodes(consumers) if consumers else ()
         yield replace(finding, node=nodes[0], source=kind_of(consumers)[1]) if nodes else finding
 
 

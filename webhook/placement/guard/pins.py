@@ -22,9 +22,9 @@ def read_pin(pod: JsonObject) -> PendingPin | None:
 
     The scheduler ignores a pod with a scheduling gate, and the webhook never pins one.
     """
-    uid, vm = controlling_vmi(pod)
+    uid, vm = ("", "") if has_node(pod) else controlling_vmi(pod)
     # Namespace users control owner references: a name of any length must not fill the memory.
-    if has_node(pod) or not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
+    if not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
         return None
     since = _unschedulable_since(pod)
     if node := pinned_by_webhook(pod):

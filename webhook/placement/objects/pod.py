@@ -70,11 +70,11 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    labels = _strings(manifest.labels)
-    oversized = _is_oversized(manifest, labels)
+    labels, owner = _strings(manifest.labels), _owner(manifest)
+    oversized = _is_oversized(manifest, labels, owner)
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
-        labels = manifest.labels
+        labels, owner = manifest.labels, ""
     item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
     status = mapping(item, "status")
     annotations = manifest.annotations if manifest.is_of_vm else {}
@@ -95,7 +95,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=manifest.claims,
         true_annotations=manifest.true_annotations,
-        owner=_owner(manifest),
+        owner=owner,
         vm=_name_in(annotations, kubevirt.VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=manifest.false_annotations,
@@ -105,11 +105,10 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     )
 
 
-def _is_oversized(manifest: Manifest, labels: dict[str, str]) -> bool:
+def _is_oversized(manifest: Manifest, labels: dict[str, str], owner: str) -> bool:
     """Return whether the details of a pod are unknown, or take more than MAX_DETAILS."""
     if UNDECODED in manifest.pod or len(labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
         return True
-    owner = _owner(manifest)
     details = [*labels, *labels.values(), *manifest.true_annotations, *manifest.false_annotations, *manifest.claims]
     return memory_of([*details, owner] if owner else details) + _size_of_terms(manifest.affinity) > MAX_DETAILS
 
