@@ -114,7 +114,7 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
     Malformed objects, and what may be a secret, give a warning. Raises BadInput, and SettingsError for the environment
     variables.
     """
-    gc.set_threshold(100_000, 50, 100)  # a fleet is a million objects without cycles: by default, a sixth of the time
+    gc.set_threshold(1_000_000)  # a fleet has no cycles, but most of a million objects: by default, a sixth of the time
     if snapshots := given("snapshots"):
         inventory, description = snapshot.read(snapshots)
         if snapshot.holds_secrets(inventory):

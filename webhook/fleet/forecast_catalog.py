@@ -1,6 +1,6 @@
 """A catalog of the cluster as it will be: share-managers have stopped, and a plan has placed pods."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
@@ -72,9 +72,10 @@ class _Forecast(CatalogProxy):
         return () if volume in self._stopped else self._catalog.share_manager_pods(namespace, volume)
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
-        total = Counter(self._catalog.requested(node, excluding))
-        for requests in (pod.requests for pod in self._placed.by_node.get(node, ()) if pod.key != excluding):
-            total.update(requests)
+        total = dict(self._catalog.requested(node, excluding))
+        for pod in self._placed.by_node.get(node, ()):
+            for name, amount in pod.requests.items() if pod.key != excluding else ():
+                total[name] = total.get(name, 0) + amount
         return total
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
