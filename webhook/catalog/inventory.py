@@ -152,12 +152,11 @@ class Inventory:
 
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""
-        images = {
-            volume: text(container, "image")
+        running = {
+            volume: text(container, "image").partition("@")[0].rpartition(":")[2]
             for volume, spec in self._share_manager_pods(settings)
             for container in mappings(spec, "containers")
         }
-        running = {volume: image.partition("@")[0].rpartition(":")[2] for volume, image in images.items()}
         return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels, running)
 
     def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
@@ -175,25 +174,21 @@ class Inventory:
         tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
         default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
         servers = {"": default} | dict(self._share_manager_pods(settings))
-        return [self._completed(each, state_claims, servers, settings) for each in machines(facts_of(self.store))]
+        found = machines(facts_of(self.store))
+        return [self._completed(each, state_claims.get(each.key, ()), servers, settings) for each in found]
 
     def _completed(
-        self,
-        machine: Machine,
-        state_claims: Mapping[Key, tuple[str, ...]],
-        servers: Mapping[str, JsonObject],
-        settings: Settings,
+        self, machine: Machine, state_claims: Collection[str], servers: Mapping[str, JsonObject], settings: Settings
     ) -> Machine:
-        key = machine.namespace, machine.name
-        vm, vmi = self.vms.get(key), self.vmis.get(key)
+        vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
-        template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
+        template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         return structs.replace(
             machine,
             hotplugged=tuple(claim for claim in machine.hotplugged if claim not in utility),
-            strategy=self.store.run_strategy(*key),
+            strategy=self.store.run_strategy(*machine.key),
             paused=has_condition(vmi, "Paused"),
             manifest=manifest,
             template=template,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import islice
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from webhook.catalog.kinds import kinds
 from webhook.catalog.store import Store
@@ -120,8 +120,8 @@ class _LockedCatalog(CatalogProxy):
         self._live = live
         self._mounting_pods = cache(super().mounting_pods)
 
-    def ask(self, question: Callable[[Catalog], T]) -> T:
-        return self._live.query(lambda store: _copied(question(store)))
+    def ask(self, query: str, *arguments: Any, **options: Any) -> Any:
+        return self._live.query(lambda store: _copied(getattr(store, query)(*arguments, **options)))
 
     def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         return self._mounting_pods(namespace, claim)  # each claim's 128 pods once, for all its VMs

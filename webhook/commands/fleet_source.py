@@ -41,12 +41,11 @@ class Scope:
     names: frozenset[str] = frozenset()  # of VMs; empty for all. `selects` ignores them
     excluded: frozenset[str] = frozenset()  # namespaces, and NAMESPACE/NAME
 
-    def selects(self, machine: Machine, inventory: Inventory) -> bool:
+    def selects(self, machine: Machine) -> bool:
         """Return whether a VM is in the namespace and has the labels."""
         if self.namespace not in (None, machine.namespace) or self.excludes(*machine.key):
             return False
-        key = machine.namespace, machine.name
-        owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
+        owner = machine.vm or machine.vmi or machine.manifest
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
 
     def require(self, known: Collection[str]) -> None:
@@ -134,8 +133,7 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterator[Status]:
     """Yield the status of each VM in the scope."""
-    machines = (each for each in inventory.machines(settings) if scope.selects(each, inventory))
-    return (assess(machine, inventory.store, settings) for machine in machines)
+    return (assess(each, inventory.store, settings) for each in inventory.machines(settings) if scope.selects(each))
 
 
 def assess_pods(inventory: Inventory, scope: Scope, settings: Settings) -> list[Workload]:

@@ -53,7 +53,8 @@ def next_step(status: Status, move: Move | Refusal) -> str:
 def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     """Return the commands that bring a VM that is apart to its storage, in their order. Empty if no command does."""
     machine, start = status.machine, status.start
-    if not all(map(is_dns_subdomain, machine.key)):  # from a hand-written file; a shell may take it for a command
+    # A hand-written file may have other names, which a shell may take for a command.
+    if status.state is not State.APART or not all(map(is_dns_subdomain, machine.key)):
         return ()
     if isinstance(move, Move):
         return (_own_command("recolocate", machine),)

@@ -100,7 +100,7 @@ def _asked(query: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate["Cat
     name = query.__name__
 
     def ask(proxy: "CatalogProxy", /, *arguments: P.args, **options: P.kwargs) -> T:
-        answer: T = proxy.ask(lambda catalog: getattr(catalog, name)(*arguments, **options))
+        answer: T = proxy.ask(name, *arguments, **options)
         return answer
 
     return ask
@@ -115,9 +115,9 @@ class CatalogProxy:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def ask(self, question: Callable[[Catalog], T]) -> T:
+    def ask(self, query: str, *arguments: Any, **options: Any) -> Any:
         """Ask the other catalog."""
-        return question(self._catalog)
+        return getattr(self._catalog, query)(*arguments, **options)
 
     claim = _asked(Catalog.claim)
     volume = _asked(Catalog.volume)

@@ -56,8 +56,9 @@ def inject(
     """
     try:
         decision, pod = decide(request, catalog, settings, trace), mapping(request, "object")
-        changes_pod = patches and settings.action is not Action.OBSERVE
-        operations = patch_for(decision, pod, settings) if changes_pod else []
+        if not patches:
+            return Injection(decision)
+        operations = patch_for(decision, pod, settings) if settings.action is not Action.OBSERVE else []
         return Injection(decision, operations or None, _warnings(decision, pod, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return failed(error, settings)

@@ -4,13 +4,14 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
 import yaml
 
 _STRING = "tag:yaml.org,2002:str"
-_REPRESENTER = yaml.representer.SafeRepresenter()
+_represent = yaml.representer.SafeRepresenter().represent_data
 _resolve: Callable[..., str] = yaml.resolver.Resolver().resolve
 MAX_ALIAS_BYTES = 4 << 20  # of JSON that the aliases of a document may expand to
 # Source: sigs.k8s.io/yaml/goyaml.v2/resolve.go, which is YAML 1.1 without dates and base 60.
@@ -120,21 +121,17 @@ def _string(value: str) -> yaml.Event:
 
 def _events(value: Any) -> Iterator[yaml.Event]:
     # Events, as in `_Document`: nodes take five times as long.
-    if isinstance(value, str):
-        yield _string(value)
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
         yield yaml.MappingStartEvent(None, None, implicit=True, flow_style=False)
-        for key, item in value.items():
-            yield _string(key)
-            yield from _events(item)
+        yield from chain.from_iterable(map(_events, chain(*value.items())))
         yield yaml.MappingEndEvent()
     elif isinstance(value, list):
         yield yaml.SequenceStartEvent(None, None, implicit=True, flow_style=False)
-        for item in value:
-            yield from _events(item)
+        yield from chain.from_iterable(map(_events, value))
         yield yaml.SequenceEndEvent()
     else:
-        yield yaml.ScalarEvent(None, None, (True, False), _REPRESENTER.represent_data(value).value)
+        is_text = isinstance(value, str)
+        yield _string(value) if is_text else yaml.ScalarEvent(None, None, (True, False), _represent(value).value)
 
 
 def to_yaml(value: Any) -> str:

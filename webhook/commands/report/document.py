@@ -18,6 +18,7 @@ from webhook.placement.objects.fields import JsonObject
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 WORDS = {"notConcerned": "not concerned"}  # for those keys that are no words
 LOCAL = {True: "local", False: "remote", None: ""}
+NO_DATA = VolumeData()
 DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 
 
@@ -77,7 +78,7 @@ def _summarize_data(statuses: Iterable[Status], volumes: Mapping[str, VolumeData
 
 def is_local(status: Status, volumes: Mapping[str, VolumeData]) -> bool | None:
     """Return whether the share-manager of a VM runs beside a healthy replica, None if that is unknown."""
-    return volumes.get(status.volume, VolumeData()).is_local_to(status.storage_node)
+    return volumes.get(status.volume, NO_DATA).is_local_to(status.storage_node)
 
 
 def _summary(
@@ -112,9 +113,9 @@ def describe_proposal(proposal: Proposal | None) -> JsonObject | None:
 
 def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeData]) -> JsonObject:
     """Return one VM of the report. `move` is how live migration can move this VM alone."""
-    machine, local = status.machine, is_local(status, volumes)
-    locality = volumes.get(status.volume, VolumeData()).locality
-    words = ", ".join(filter(None, (locality, LOCAL[local])))
+    machine, data = status.machine, volumes.get(status.volume, NO_DATA)
+    local = data.is_local_to(status.storage_node)
+    words = ", ".join(filter(None, (data.locality, LOCAL[local])))
     return {
         "namespace": machine.namespace,
         "name": machine.name,
@@ -125,7 +126,7 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,
-        "data": {"locality": locality or None, "local": local, "text": words},
+        "data": {"locality": data.locality or None, "local": local, "text": words},
         "state": status.state.value,
         "reason": status.reason.value if status.reason else None,
         "paused": machine.paused,

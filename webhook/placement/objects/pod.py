@@ -23,6 +23,7 @@ _STRING, _QUOTE, _ENTRY = 100, 40, 80
 _TERMS = frozenset({"podAntiAffinity", "podAffinity"})
 _KEPT_LABELS = (kubevirt.APP_LABEL, kubevirt.CREATED_BY_LABEL, kubevirt.MIGRATION_LABEL)
 _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
+_stored_once = lru_cache(maxsize=16_384)(str)
 # Shared, because an empty set takes 216 bytes and most pods need two.
 NO_STRINGS: frozenset[str] = frozenset()
 
@@ -191,11 +192,6 @@ def _shared(labels: dict[str, str]) -> dict[str, str]:
     if max(map(len, (*labels, *labels.values())), default=0) > _LONGEST_LABEL:
         return labels
     return dict(zip(map(_stored_once, labels), map(_stored_once, labels.values()), strict=True))
-
-
-@lru_cache(maxsize=16_384)
-def _stored_once(label: str) -> str:
-    return label
 
 
 def is_terminating(item: Any) -> bool:
