@@ -322,7 +322,8 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
 def test_the_node_selectors_and_the_cpu_model_of_kubevirts_configuration_are_rendered() -> None:
     everywhere = {"pool": "vms"}
     migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
-    found = next_pod(migrated, vm(), vmi(), SETTINGS, Rendering(everywhere))
+    selecting: dict[str, Any] = {"spec": {"configuration": {"developerConfiguration": {"nodeSelectors": everywhere}}}}
+    found = next_pod(migrated, vm(), vmi(), SETTINGS, selecting)
     assert found["spec"]["nodeSelector"] == SCHEDULABLE | everywhere
     rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
     assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}

@@ -207,14 +207,14 @@ class Inventory:
 
         `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
         """
-        vm, rendering = self.vms.get(key), Rendering.of(next(iter(self.kubevirts.values()), {}))
+        vm, kubevirt = self.vms.get(key), next(iter(self.kubevirts.values()), {})
         try:
             if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
                 vm = expanded(vm, self.blueprints)
             if pod is not None:
-                return next_pod(pod, vm, self.vmis.get(key), settings, rendering), ""
+                return next_pod(pod, vm, self.vmis.get(key), settings, kubevirt), ""
             claims = state_claims if needs_state_claim(vm or {}) else ()
-            return (rendered_pod(vm, claims, rendering) if vm else None), ""
+            return (rendered_pod(vm, claims, Rendering.of(kubevirt)) if vm else None), ""
         except NotFound as error:
             return None, str(error)
         except Malformed:  # only a hand-written file has such a pod or VM

@@ -58,22 +58,22 @@ def next_pod(
     vm: JsonObject | None,
     vmi: JsonObject | None,
     settings: Settings,
-    rendering: Rendering = _ANY,
+    kubevirt: JsonObject | None = None,
 ) -> JsonObject:
     """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
 
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
-    if they are missing or unknown.
+    if they are missing or unknown, and so is `kubevirt`, KubeVirt's own object.
     """
     if vm is not None and has_condition(vm, "RestartRequired"):
-        return _from_template(pod, vm, rendering)
+        return _from_template(pod, vm, Rendering.of(kubevirt or {}))
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
     if is_migration_target(pod) and vmi is not None:
-        spec = _unmigrated(spec, mapping(vmi, "spec"), rendering)
+        spec = _unmigrated(spec, mapping(vmi, "spec"), Rendering.of(kubevirt or {}))
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
