@@ -119,7 +119,7 @@ def test_a_malformed_object_is_decided_and_explained_or_rejected(path: tuple[str
         "[" * 200_000,
         "{a: " * 200_000,
         "- " * 2_000,
-        f'{{"apiVersion": "v1", "kind": "ConfigMap", "data": {"[" * 900 + "]" * 900}}}',
+        f'{{"apiVersion": "v1", "kind": "ConfigMap", "data": {"[" * 2_000 + "]" * 2_000}}}',
     ],
     ids=["flow sequences", "flow mappings", "block sequences", "JSON"],
 )
