@@ -70,13 +70,14 @@ class Document:
         return {**item, "items": changed} if changed else item
 
     def _kind_of(self, location: str, item: Any, inherited: Kind) -> Kind:
+        problem = "expected a mapping"
+        if isinstance(item, dict):
+            kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
+            if all(kind):
+                return kind
+            problem = "apiVersion and kind are required"
         subject = f"{location.removesuffix('.')}: " if location else ""
-        if not isinstance(item, dict):
-            raise self.error(f"{subject}not a Kubernetes object: expected a mapping")
-        kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
-        if not all(kind):
-            raise self.error(f"{subject}not a Kubernetes object: apiVersion and kind are required")
-        return kind
+        raise self.error(f"{subject}not a Kubernetes object: {problem}")
 
 
 def read_all(paths: Iterable[Path]) -> Iterator[Document]:
