@@ -236,6 +236,10 @@ def test_a_pod_reads_its_token_for_each_request(tmp_path: Path, monkeypatch: pyt
     with ApiServer(tls) as server:
         with pytest.raises(ClusterError, match="CERTIFICATE_VERIFY_FAILED"):
             list_pages(client_for(server.url), NODES)
+        found = yaml.safe_load(Path(file := server.kubeconfig(tmp_path)).read_text())
+        found["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+        Path(file).write_text(yaml.safe_dump(found))
+        assert list_pages(ClusterClient.connect(file), NODES) == [[]]  # without a warning, as kubectl
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
         api = pod_api("no kubeconfig", tmp_path)
@@ -304,6 +308,25 @@ def test_the_default_namespace_comes_from_the_context(
     found["contexts"] = [{"name": "bare", "context": own}, {"name": "shop", "context": own | {"namespace": "shop"}}]
     file.write_text(yaml.safe_dump(found | {"current-context": "shop"}))
     assert ClusterClient.connect(str(file), context).namespace == namespace
+
+
+@pytest.mark.parametrize(
+    ("current", "context", "namespace"),
+    [
+        pytest.param(("shop", "lab"), None, "shop", id="the first file's current context"),
+        pytest.param(("", "lab"), None, "lab", id="the first current context that is set"),
+        pytest.param(("", ""), "lab", "lab", id="a named context without a current one"),
+    ],
+)
+def test_several_kubeconfigs_select_the_same_context_as_in_kubectl(
+    server: ApiServer, tmp_path: Path, current: tuple[str, str], context: str | None, namespace: str
+) -> None:
+    found, files = yaml.safe_load(Path(server.kubeconfig(tmp_path)).read_text()), list[str]()
+    for name, selected in zip(("shop", "lab"), current, strict=True):
+        own = {"name": name, "context": {"cluster": "c", "user": "u", "namespace": name}}
+        (file := tmp_path / name).write_text(yaml.safe_dump(found | {"contexts": [own], "current-context": selected}))
+        files.append(str(file))
+    assert ClusterClient.connect(":".join(files), context).namespace == namespace
 
 
 def test_the_error_for_a_broken_kubeconfig_does_not_contain_its_token(tmp_path: Path) -> None:

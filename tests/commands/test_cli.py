@@ -86,6 +86,10 @@ def test_as_and_as_group_impersonate_as_in_kubectl(tmp_path: Path) -> None:
         assert {each.headers["impersonate-group"] for each in server.requests} == {"ops, dev"}
         refused = run_cli("report", *options)
     assert (refused.exit_code, "--as-group requires --as" in refused.stderr) == (2, True)
+    with ApiServer() as server:
+        run_cli("report", "--kubeconfig", server.kubeconfig(tmp_path, **{"as": "guest", "as-groups": ["guests"]}))
+        assert {each.headers["impersonate-user"] for each in server.requests} == {"guest"}
+        assert {each.headers["impersonate-group"] for each in server.requests} == {"guests"}
 
 
 @settings(deadline=None, max_examples=50)

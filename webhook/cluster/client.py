@@ -20,7 +20,7 @@ from urllib3.connection import HTTPConnection
 from certs import ApiError
 from webhook import __version__
 from webhook.catalog.kind import JSON, T, decode_json
-from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.fields import JsonObject, mapping, text
 
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
 # the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
@@ -124,13 +124,15 @@ class ClusterClient:
 
         Raises ClusterError if no credentials are usable.
         """
-        default = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        default = _default_files()
         files = kubeconfig or default
         if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
-            namespaces, current = _contexts(files)
+            contexts, current = _contexts(files)
             name = context or current
-            namespace = namespaces.get(name, "default")
-            return cls(_kubeconfig_api(files, context), namespace=namespace, name=name)
+            fields = contexts.get(name, {})
+            api, namespace = _kubeconfig_api(files, name or None), text(fields, "namespace") or "default"
+            groups = tuple(map(str, fields.get("as-groups") or ()))
+            return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)
         return cls(pod_api(f"no kubeconfig {default}"))
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
@@ -233,25 +235,37 @@ class ClusterClient:
 _FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
-def _contexts(files: str | None) -> tuple[dict[str, str], str]:
-    """Return the default namespace of each context of a kubeconfig, and the current context.
+def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
+    """Return each context of kubeconfigs with the fields of its user, and the current context: that of the first file.
 
-    Both are empty for an unusable file. Loading the credentials reports it.
+    Both are empty for an unusable file. Loading the credentials reports it. The library lists no context without a
+    current one, takes that of the last file, and ignores whom a user impersonates, unlike kubectl:
+    https://github.com/kubernetes/kubernetes/blob/v1.37.2/staging/src/k8s.io/client-go/tools/clientcmd/loader.go
     """
     import yaml  # noqa: PLC0415 (as the library below)
-    from kubernetes import config  # noqa: PLC0415 (a replica in a pod doesn't need it)
+    from kubernetes.config import ConfigException, kube_config  # noqa: PLC0415 (a replica in a pod doesn't need it)
 
     try:
-        found, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
-        namespaces = {str(each["name"]): str(each["context"].get("namespace") or "default") for each in found}
-        return namespaces, str(current["name"])
-    except (config.ConfigException, yaml.YAMLError, *_FILE_ERRORS):
+        merged: Any = kube_config.KubeConfigMerger(files)  # type: ignore[no-untyped-call]
+        contexts, users = ([each.value for each in merged.config.value[key]] for key in ("contexts", "users"))
+        user_of = {text(each, "name"): mapping(each, "user") for each in users}
+        found = {
+            text(each, "name"): user_of.get(text(each, "context", "user"), {}) | mapping(each, "context")
+            for each in contexts
+        }
+        current = (str(each.get("current-context") or "") for each in merged.config_files.values())
+        return found, next(filter(None, current), "")
+    except (ConfigException, yaml.YAMLError, *_FILE_ERRORS):
         return {}, ""
 
 
 def context_names(kubeconfig: str | None) -> list[str]:
     """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
-    return list(_contexts(kubeconfig)[0])
+    return list(_contexts(kubeconfig or _default_files())[0])
+
+
+def _default_files() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _kubeconfig_api(files: str, context: str | None) -> Api:
@@ -261,6 +275,7 @@ def _kubeconfig_api(files: str, context: str | None) -> Api:
     configuration: Any = client.Configuration()
     configuration.retries, configuration.socket_options = False, KEEP_ALIVE
     configuration.connection_pool_maxsize = POOL_SIZE
+    urllib3.disable_warnings()  # with `insecure-skip-tls-verify`, of each request
 
     def authorization() -> str:
         try:  # may run a program that gets a new token

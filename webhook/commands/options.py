@@ -147,7 +147,7 @@ def connect() -> ClusterClient:
         raise click.UsageError("--as-group requires --as: the user to impersonate")
     try:
         cluster = ClusterClient.connect(given("kubeconfig"), given("context"))
-        return cluster.impersonating(given("user") or "", given("groups"))
+        return cluster.impersonating(given("user"), given("groups")) if given("user") else cluster
     except ClusterError as error:
         alternative = "" if given("snapshots") is None else ", or --snapshot FILE"
         raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE{alternative}") from None
