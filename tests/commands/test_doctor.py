@@ -263,7 +263,7 @@ ENDING = replica("c")
 ENDING["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
 OTHER_WEBHOOKS = [
     named("MutatingWebhookConfiguration", name, webhooks=[{"name": "a", "rules": [{"resources": [resource]}]}])
-    for name, resource in (("z-policy", "pods"), ("z-jobs", "jobs"), ("a-policy", "pods"))
+    for name, resource in (("z-policy", "pods/*"), ("z-jobs", "jobs"), ("a-policy", "pods"))
 ]
 WEB = pod("web", claims=["disk1"], node="node-a", annotations={OPT_IN: "true"})
 OPTED_IN_HERE = virtual_machine(annotations={OPT_IN: "true"})

@@ -113,7 +113,7 @@ def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Resu
         for item in read_list(inspection.cluster, CONFIGURATIONS)
         if text(item, "metadata", "name") > inspection.configuration
         for webhook in mappings(item, "webhooks")
-        if any({"pods", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
+        if any({"pods", "pods/*", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
     ]
     if later and any(text(webhook, "reinvocationPolicy") != "IfNeeded" for webhook in found.webhooks):
         yield warning(
