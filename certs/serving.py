@@ -165,8 +165,8 @@ def load_context(folder: Path) -> ssl.SSLContext:
     try:
         # Without a password argument, OpenSSL prompts for a passphrase on the terminal and blocks.
         context.load_cert_chain(certificate, key, password="")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+    except OSError as error:  # an ssl.SSLError, or that of a file that is gone since
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
             raise UnusableCertificate(f"{key}: does not match {certificate}") from None
         raise UnusableCertificate(
             f"{folder}: needs a PEM certificate in {CERTIFICATE} and its unencrypted PEM private key in {KEY}"

@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 
 import pytest
 
@@ -156,6 +157,25 @@ def test_an_unusable_file_is_named_in_the_error(tmp_path, name, content, problem
     file.mkdir() if content is None else file.write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{tmp_path}{problem}"):
         load_context(tmp_path)
+
+
+def test_a_file_that_is_removed_while_it_is_loaded_leaves_the_old_pair(tmp_path):
+    """OpenSSL opens the files again after they were read."""
+    write_certificate_files(tmp_path)
+    certificate = ServingCertificate(tmp_path)
+    old, key = certificate.context(), (pipe := tmp_path / "tls.key").read_bytes()
+
+    def write_and_remove() -> None:
+        with pipe.open("wb") as opened:  # waits for the reader
+            pipe.unlink()
+            opened.write(key)
+
+    pipe.unlink()
+    os.mkfifo(pipe)
+    (writer := Thread(target=write_and_remove)).start()
+    assert certificate.context() is old
+    writer.join()
+    assert certificate.problem.startswith(f"{tmp_path}: ")
 
 
 def test_a_self_signed_folder_is_private_valid_for_a_year_and_removed_at_the_end():
