@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import urllib3
 import yaml
 
 from certs.authority import issue_ca, issue_leaf
@@ -327,6 +328,21 @@ def test_several_kubeconfigs_select_the_same_context_as_in_kubectl(
         (file := tmp_path / name).write_text(yaml.safe_dump(found | {"contexts": [own], "current-context": selected}))
         files.append(str(file))
     assert ClusterClient.connect(":".join(files), context).namespace == namespace
+
+
+def test_a_kubeconfig_may_name_a_proxy_with_a_password(server: ApiServer, tmp_path: Path) -> None:
+    file = Path(server.kubeconfig(tmp_path))
+    found, address = yaml.safe_load(file.read_text()), server.url.removeprefix("http://")
+    own = found["clusters"][0]["cluster"]
+    own |= {"server": "http://cluster.example", "proxy-url": f"http://user:p%40ss@{address}"}
+    file.write_text(yaml.safe_dump(found))
+    assert list_pages(ClusterClient.connect(str(file)), NODES) == [[]]
+    expected = urllib3.make_headers(proxy_basic_auth="user:p@ss")["proxy-authorization"]
+    assert server.last("list", "nodes").headers["proxy-authorization"] == expected
+    own["proxy-url"] = f"socks5://{address}"
+    file.write_text(yaml.safe_dump(found))
+    with pytest.raises(ClusterError, match=f"kubeconfig {file}: a SOCKS proxy requires the Python package PySocks$"):
+        ClusterClient.connect(str(file))
 
 
 def test_the_error_for_a_broken_kubeconfig_does_not_contain_its_token(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import msgspec
 import urllib3
@@ -285,9 +285,13 @@ def _kubeconfig_api(files: str, context: str | None) -> Api:
 
     try:
         config.load_kube_config(files, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        if configuration.proxy and (user := urllib3.util.parse_url(configuration.proxy).auth):
+            configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(user))
         pool = client.rest.RESTClientObject(configuration).pool_manager
     except config.ConfigException as error:
         problem = _without_content(error)
+    except ImportError:
+        problem = "a SOCKS proxy requires the Python package PySocks"
     except (yaml.YAMLError, *_FILE_ERRORS) as error:
         problem = f"cannot read the file ({type(error).__name__})"
     else:
