@@ -223,6 +223,7 @@ def test_a_server_that_does_not_start_prints_one_line(tmp_path):
                 {"KUBECONFIG": str(tmp_path / "nowhere"), "KUBERNETES_SERVICE_HOST": ""},
             ),
             (f"{client_ca}: ", [*snapshot, "--http-port", 0, "--client-ca-file", client_ca], {}),
+            ("'*' is neither a DNS name nor an IP address", [*snapshot, "--http-port", 0, "--bind", "*"], {}),
         ]
         with ThreadPoolExecutor() as pool:
             results = list(pool.map(lambda row: run_to_exit(*row[1], **row[2]), rows))

@@ -171,5 +171,5 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
                 return RequestHandler(respond, body_limit=0)
 
             Server(handler, probes, https, http, certificate, settings, backend, metrics, controller).run()
-    except (CannotListen, UnusableCertificate) as error:
+    except (CannotListen, UnusableCertificate, BadCertificate) as error:
         raise BadInput(str(error)) from None
