@@ -161,6 +161,16 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
     assert [line[0] for line in run("--pre").stdout.splitlines()] == ["✓"] * len(BEFORE)
 
 
+def test_the_dry_run_is_that_of_the_virt_controller_that_runs(run: RunDoctor, cluster: Cluster) -> None:
+    """Without the cluster, the chart accepts the accounts of several namespaces."""
+    remove(kubevirt(), CONTROLLER)(cluster)
+    for each in kubevirt(), CONTROLLER:
+        cluster.server.put(each | {"metadata": each["metadata"] | {"namespace": "openshift-cnv"}})
+    assert run().exit_code == 0
+    account = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+    assert cluster.server.last("post", "pods").headers["impersonate-user"] == account
+
+
 @pytest.mark.parametrize("forbidden", [False, True])
 def test_without_an_installed_webhook_the_other_checks_go_on(
     run: RunDoctor, cluster: Cluster, *, forbidden: bool

@@ -1,7 +1,7 @@
 """The checks of whether the API server calls the webhook for the pods of the opted-in VMs."""
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 from certs import CONFIGURATIONS
 from webhook.catalog.kinds import KUBEVIRT_API, PODS
@@ -27,10 +27,7 @@ _ADVICE = (
 
 def accounts(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Compare the accounts for which the webhook decides with those of the virt-controllers that run."""
-    kubevirts, selector = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts"), "kubevirt.io=virt-controller"
-    paths = {PODS.path_in(text(item, "metadata", "namespace")) for item in kubevirts}
-    pods = [pod for path in sorted(paths) for pod in read_list(inspection.cluster, path, labelSelector=selector)]
-    running = sorted({_account(pod) for pod in pods})
+    running = _controllers(inspection)
     ignored = [account for account in running if not _admits(found, account)]
     if not running:
         yield warning("no virt-controller runs", "Check KubeVirt: without it, no VM starts.")
@@ -41,6 +38,15 @@ def accounts(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
     else:
         yield ok(f"the webhook decides for KubeVirt's controller, {listed(running)}")
+
+
+@cache
+def _controllers(inspection: Inspection) -> list[str]:
+    """Return the accounts of the virt-controllers that run."""
+    kubevirts, selector = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts"), "kubevirt.io=virt-controller"
+    paths = {PODS.path_in(text(item, "metadata", "namespace")) for item in kubevirts}
+    pods = [pod for path in sorted(paths) for pod in read_list(inspection.cluster, path, labelSelector=selector)]
+    return sorted({_account(pod) for pod in pods})
 
 
 def _account(pod: JsonObject) -> str:
@@ -57,7 +63,9 @@ def _admits(found: Installation, account: str) -> bool:
 
 def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
-    namespace, account = inspection.namespace, found.settings.kubevirt_accounts[0]
+    namespace, accepted = inspection.namespace, found.settings.kubevirt_accounts
+    # Of the chart's default accounts, only one exists, and the API server authorizes a dry run like a real creation.
+    account = next((each for each in _controllers(inspection) if each in accepted), accepted[0])
     try:
         decision, problem = attempt(
             inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
