@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from tests.support.fake_api_server import (
     CUT,
     ApiServer,
     body,
+    error_response,
     event,
     no_response,
+    status,
     stream,
 )
 from webhook.cluster.client import (
     MAX_PAGE_BYTES,
+    RETRY_AFTER,
+    TRIES,
     Api,
     ClusterClient,
     ClusterError,
@@ -84,6 +89,25 @@ def test_the_pages_of_large_objects_are_small(server: ApiServer, cluster: Cluste
     assert [name for page in pages for name in page] == [f"disk{number}" for number in range(40)]
     assert [int(request.query["limit"]) for request in server.requests][:2] == [100, 12]  # the first was too large
     assert max(map(len, pages[2:])) <= MAX_PAGE_BYTES // len(note)
+
+
+@pytest.mark.parametrize(("refusals", "works"), [(TRIES - 1, True), (TRIES, False)])
+def test_a_list_tries_the_same_page_again_while_the_api_server_is_overloaded(
+    server: ApiServer, cluster: ClusterClient, refusals: int, *, works: bool
+) -> None:
+    first, last = (
+        body({"metadata": {"resourceVersion": "7", "continue": more}, "items": [claim(name)]})
+        for more, name in (("more", "disk1"), ("", "disk2"))
+    )
+    busy = [error_response(status(429, "too many requests"))] * refusals
+    server.script("list", "persistentvolumeclaims", first, *busy, last)
+    patient = replace(cluster, sleep=(waits := list[float]()).append)
+    if works:
+        assert list_pages(patient, CLAIMS) == [["disk1"], ["disk2"]]
+    else:
+        assert error_from(patient.pages, CLAIMS).code == 429
+    assert waits == [RETRY_AFTER] * (TRIES - 1)
+    assert {request.query.get("continue") for request in server.requests[1:]} == {"more"}
 
 
 @pytest.mark.usefixtures("no_collection")

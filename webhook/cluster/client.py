@@ -7,8 +7,10 @@ it doesn't import the library, which takes 0.4 s and 16 MB. The library's inform
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlencode
@@ -28,6 +30,8 @@ FIRST_PAGE, MAX_PAGE = 100, 500
 PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
+# As in client-go: an overloaded API server answers 429, also after its start. A list from the start would be more load.
+TRIES, RETRY_AFTER = 11, 1.0  # of the pages of a list, and seconds
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
 # any data for longer is treated as broken.
 WATCH_SILENCE_TIMEOUT = 150.0  # seconds
@@ -113,6 +117,7 @@ class ClusterClient:
     user: str = ""  # another user to impersonate
     name: str = ""  # the kubeconfig's context; empty in a pod
     groups: tuple[str, ...] = ()  # of that user
+    sleep: Callable[[float], object] = time.sleep
 
     def impersonating(self, user: str, groups: tuple[str, ...] = ()) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
@@ -137,11 +142,18 @@ class ClusterClient:
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
-        limit, more = FIRST_PAGE, True
+        limit, more, tries = FIRST_PAGE, True, TRIES
         while more:
             query["limit"] = str(limit)
             size = MAX_PAGE_BYTES + 1 if limit > 1 else None
-            body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, size=size)
+            try:
+                body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, size=size)
+            except ClusterError as error:
+                tries -= 1
+                if error.code != HTTPStatus.TOO_MANY_REQUESTS or not tries:
+                    raise
+                self.sleep(RETRY_AFTER)
+                continue
             if len(body) == size:
                 limit = max(1, limit // 8)
                 continue
