@@ -47,7 +47,7 @@ def drain_check(nodes: tuple[str, ...], output: str) -> None:
       kubevirt-scheduler drain-check node-a --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     fleet = read_fleet()
-    if unknown := next((node for node in nodes if fleet.inventory.store.node(node) is None), ""):
+    for unknown in (node for node in nodes if fleet.inventory.store.node(node) is None):
         raise BadInput(f'Node "{unknown}" not found; to list all: kubectl get nodes')
     settings = fleet.webhook.predicting
     site = site_of(list(assess_all(fleet.inventory, Scope(None, {}), settings)), fleet.inventory, settings)

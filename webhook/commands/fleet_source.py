@@ -50,7 +50,7 @@ class Scope:
 
     def require(self, known: Collection[str]) -> None:
         """Raise BadInput if one of the names is not among the known ones."""
-        if missing := min(self.names.difference(known), default=""):
+        for missing in sorted(self.names.difference(known)):
             raise BadInput(not_found("vm", missing, self.namespace, known))
 
     @property
