@@ -168,6 +168,8 @@ def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) 
         (["-A", "-n", "shop"], "-A cannot be combined with -n or names"),
         (["-A", "vm1"], "-A cannot be combined with -n or names"),
         (["-n", "empty/", "--yes"], "the VM is missing"),
+        (["-n", "..", "--yes"], "/namespaces/../virtualmachines: no name is . or .."),
+        (["", "--yes"], 'VirtualMachine "" not found in namespace "default"'),
         (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
         (["-l", "a b"], "invalid label selector"),
     ],

@@ -216,6 +216,8 @@ class ClusterClient:
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
+        if not {".", ".."}.isdisjoint(path.split("/")):  # the library would resolve it: `..` is all namespaces
+            raise ClusterError(0, f"{method} {path}: no name is . or ..")
         headers = urllib3.HTTPHeaderDict({"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"})
         if self.user:
             headers["Impersonate-User"] = self.user
