@@ -23,7 +23,14 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
-from webhook.fleet.next_pod import as_if_eligible, before_scheduling, next_pod, rendered_pod, target_pod
+from webhook.fleet.next_pod import (
+    as_if_eligible,
+    before_scheduling,
+    creation_request,
+    next_pod,
+    rendered_pod,
+    target_pod,
+)
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
@@ -146,6 +153,14 @@ def test_a_migration_target_is_eligible_without_the_labels_of_its_migration() ->
     assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
     found, broken = as_if_eligible(pod, by, Settings())
     assert (is_migration_target(found), broken) == (False, (Reason.MIGRATION_TARGET,))
+    assert found["metadata"]["labels"] == vm_pod()["metadata"]["labels"]
+
+
+def test_a_vm_that_is_not_opted_in_is_eligible_with_the_annotation() -> None:
+    found, broken = as_if_eligible(vm_pod(opt_in=None), OptedInBy.NOTHING, SETTINGS)
+    assert (found["metadata"]["annotations"][OPT_IN], broken) == ("true", (Reason.NOT_OPTED_IN,))
+    for by in OptedInBy.NAMESPACE, OptedInBy.ANNOTATION:
+        assert as_if_eligible(vm_pod(opt_in=None), by, SETTINGS) == (vm_pod(opt_in=None), ())
 
 
 def test_the_affinity_of_a_migration_is_removed_and_that_of_the_user_stays() -> None:
@@ -249,7 +264,9 @@ def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
             {"containerDisk": {"image": "x"}},
         )
     )
-    assert claims(rendered_pod(stopped)) == ["disk1", "disk2", "image"]
+    rendered = rendered_pod(stopped)
+    assert claims(rendered) == ["disk1", "disk2", "image"]
+    assert (rendered["apiVersion"], rendered["kind"], rendered["metadata"]["namespace"]) == ("v1", "Pod", "default")
     assert claims(rendered_pod(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
 
 
@@ -511,7 +528,7 @@ def test_the_target_pod_has_no_name_and_stays_away_from_its_source() -> None:
     other = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": HOSTNAME}
     pod = vm_pod(affinity={"podAntiAffinity": {REQUIRED: [other]}})
     target = target_pod(pod, pod, vmi(), "a", {})
-    assert "name" not in target["metadata"]
+    assert not target["metadata"].keys() & {"name", "uid", "creationTimestamp", "resourceVersion"}
     assert target["metadata"]["labels"]["kubevirt.io/migrationJobUID"]
     assert target["spec"]["affinity"] == {"podAntiAffinity": {REQUIRED: [other, OWN]}}
 
@@ -531,3 +548,13 @@ def test_the_target_pod_has_no_name_and_stays_away_from_its_source() -> None:
 def test_the_target_pod_selects_its_node(selector: Object, of_vmi: Object, source: Object, expected: Object) -> None:
     pod = vm_pod(nodeSelector=selector)
     assert target_pod(pod, pod, of_vmi, "a", source)["spec"]["nodeSelector"] == expected
+
+
+def test_the_request_is_that_of_the_controller_which_creates_the_pod() -> None:
+    pod = vm_pod()
+    del pod["metadata"]["namespace"]
+    request = creation_request(pod, SETTINGS)
+    assert (request["namespace"], request["userInfo"]["username"]) == ("default", SETTINGS.kubevirt_accounts[0])
+    kinds = {"kind": {"group": "", "version": "v1", "kind": "Pod"}}
+    kinds["resource"] = {"group": "", "version": "v1", "resource": "pods"}
+    assert {key: request[key] for key in kinds} == kinds
