@@ -123,6 +123,8 @@ def _run(name: str) -> None:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # None if it is closed
             sys.stdout.reconfigure(encoding="utf-8")  # in any locale
+        # Like Ctrl-C: a container's first process ignores it by default, and a run of `recolocate` would go on.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         commands(prog_name=name)
     except OSError as error:
         # Standard output can't be written: the disk is full, for example. Redirect it, because Python flushes the rest

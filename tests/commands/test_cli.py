@@ -151,7 +151,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path, signum: signal.Signals) -> None:
     # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
     os.mkfifo(folder / "pipe")
     command = ["env", "--default-signal=INT", SCRIPT, "report", "--snapshot", folder / "pipe"]
@@ -159,7 +160,7 @@ def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path) -> None:
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
         (folder / "pipe").open("wb"),  # waits until the command reads it
     ):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signum)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "Interrupted\n")
 
