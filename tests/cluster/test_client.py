@@ -92,7 +92,7 @@ def test_the_pages_of_large_objects_are_small(server: ApiServer, cluster: Cluste
 
 
 @pytest.mark.parametrize(("refusals", "works"), [(TRIES - 1, True), (TRIES, False)])
-def test_a_list_tries_the_same_page_again_while_the_api_server_is_overloaded(
+def test_a_list_or_watch_is_tried_again_while_the_api_server_is_overloaded(
     server: ApiServer, cluster: ClusterClient, refusals: int, *, works: bool
 ) -> None:
     first, last = (
@@ -108,6 +108,9 @@ def test_a_list_tries_the_same_page_again_while_the_api_server_is_overloaded(
         assert error_from(patient.pages, CLAIMS).code == 429
     assert waits == [RETRY_AFTER] * (TRIES - 1)
     assert {request.query.get("continue") for request in server.requests[1:]} == {"more"}
+    server.script("watch", "persistentvolumeclaims", *busy[:1], stream())
+    assert list(watch_events(patient, "7")) == []
+    assert waits == [RETRY_AFTER] * TRIES
 
 
 @pytest.mark.usefixtures("no_collection")

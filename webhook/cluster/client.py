@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -30,8 +31,8 @@ FIRST_PAGE, MAX_PAGE = 100, 500
 PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
-# As in client-go: an overloaded API server answers 429, also after its start. A list from the start would be more load.
-TRIES, RETRY_AFTER = 11, 1.0  # of the pages of a list, and seconds
+# As in client-go: an overloaded API server answers 429, also after its start. A list from the start would add load.
+TRIES, RETRY_AFTER = 11, 1.0  # of a page or a watch, and seconds
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
 # any data for longer is treated as broken.
 WATCH_SILENCE_TIMEOUT = 150.0  # seconds
@@ -142,18 +143,11 @@ class ClusterClient:
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
-        limit, more, tries = FIRST_PAGE, True, TRIES
+        limit, more = FIRST_PAGE, True
         while more:
             query["limit"] = str(limit)
             size = MAX_PAGE_BYTES + 1 if limit > 1 else None
-            try:
-                body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, size=size)
-            except ClusterError as error:
-                tries -= 1
-                if error.code != HTTPStatus.TOO_MANY_REQUESTS or not tries:
-                    raise
-                self.sleep(RETRY_AFTER)
-                continue
+            body = self._patiently(partial(self._read_body, "GET", path, query, LIST_TIMEOUT, accept=accept, size=size))
             if len(body) == size:
                 limit = max(1, limit // 8)
                 continue
@@ -173,7 +167,17 @@ class ClusterClient:
         """
         query |= {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query |= {"timeoutSeconds": str(seconds)}
-        return _events(self._send("GET", path, query, self.silence, accept=accept))
+        return _events(self._patiently(partial(self._send, "GET", path, query, self.silence, accept=accept)))
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        for _ in range(TRIES - 1):
+            try:
+                return request()
+            except ClusterError as error:
+                if error.code != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise
+            self.sleep(RETRY_AFTER)
+        return request()
 
     def get(self, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
         """Read one object; return None if it or its kind doesn't exist. Raises ClusterError."""
