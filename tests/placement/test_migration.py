@@ -59,5 +59,6 @@ def test_another_vm_on_the_node_is_not_the_migrations_source() -> None:
     other = virt_launcher("other", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})
     injection = injection_for(target(), *CLUSTER, other, **PREFER)
     assert injection.decision.outcome is Outcome.PREFERRED
+    assert injection.decision.reservation is None  # the source already counts as the pod of this VMI
     again = injection_for(apply_injection(target(), injection), *CLUSTER, other, **PREFER)
     assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)

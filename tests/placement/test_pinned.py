@@ -28,6 +28,7 @@ from webhook.placement.affinity import (
     with_node,
     without_injection,
 )
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.reasons import Outcome, Reason
 
 PIN = name_requirement("node-a")
@@ -150,3 +151,27 @@ def test_a_steered_share_manager_pod_is_not_evaluated_again() -> None:
     first = apply_injection(manager_pod, injection_for(manager_pod, *cluster))
     second = injection_for(with_node_selector(first), *cluster)
     assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)
+
+
+SMALL_NODE = node(allocatable={"cpu": "2", "memory": "1Gi", "pods": "10"})
+RELAXED = {"annotations": {MODE_ANNOTATION: "preferred"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "reserves", "prefers"),
+    [
+        ({}, {}, True, False),
+        ({}, {"node_guard": False}, False, False),
+        (RELAXED, {}, True, True),
+        (RELAXED, {"node_guard": False}, False, False),
+        (RELAXED | {"requests": {"cpu": "3"}}, {}, False, False),
+        (RELAXED | {"schedulingGates": [{"name": "quota"}]}, {}, False, False),
+        ({"requests": {"cpu": "3"}}, {}, False, False),
+    ],
+    ids=["pinned", "no guard", "preferred", "preferred, no guard", "preferred, too large", "gated", "too large"],
+)
+def test_a_decision_reserves_what_may_soon_run_on_the_node(
+    fields: Object, options: Object, reserves: bool, prefers: bool
+) -> None:
+    reservation = injection_for(virt_launcher(**fields), *storage(), SMALL_NODE, **options).decision.reservation
+    assert (reservation is not None, bool(reservation and reservation.prefers)) == (reserves, prefers)

@@ -19,6 +19,7 @@ from tests.support.builders import (
 from webhook.placement import wording
 from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Mode, Reason
+from webhook.placement.settings import Action
 
 
 def test_the_warning_of_an_observed_dry_run_has_the_reason_and_the_sentence() -> None:
@@ -74,6 +75,12 @@ WARNINGS = {
 def test_only_an_actionable_decision_warns(new_pod: Object, objects: list[Object], warning: str) -> None:
     expected = (f"kubevirt-scheduler: {warning}",) if warning else ()
     assert injection_for(new_pod, *objects).warnings == expected
+
+
+@pytest.mark.parametrize(("opt_in", "number"), [("true", 1), (None, 0)])
+def test_observe_mode_does_not_warn_about_a_vm_that_is_not_opted_in(opt_in: str | None, number: int) -> None:
+    block = [claim(volumeMode="Block"), volume()]
+    assert len(injection_for(virt_launcher(opt_in=opt_in), *block, action=Action.OBSERVE).warnings) == number
 
 
 STOP, START = "virtctl stop vm1 -n shop", "virtctl start vm1 -n shop"
