@@ -285,6 +285,7 @@ BEFORE_CASES: dict[str, Case] = {
     "no KubeVirt": ("kubevirt", "failure", "not installed", remove(kubevirt())),
     "KubeVirt deploying": ("kubevirt", "warning", "phase Deploying", put(kubevirt(phase="Deploying"))),
     "old KubeVirt": ("kubevirt", "ok", "recolocate cannot migrate", put(kubevirt("v1.5.2"))),
+    "the first KubeVirt with target nodes": ("kubevirt", "ok", "KubeVirt v1.6.0\n", put(kubevirt("v1.6.0"))),
     "no Longhorn": ("longhorn", "failure", "not installed in namespace longhorn-system", remove(longhorn(""))),
     "new Longhorn": ("longhorn", "ok", "deletes a VM's pod", put(longhorn("v1.12.0-rc1"))),
     "an old share-manager": (
@@ -307,6 +308,7 @@ BEFORE_CASES: dict[str, Case] = {
     "an old share-manager without the flusher": (
         "loopback-nfs", "warning", "of Longhorn v1.7.2 still run: 1; they do not set", runs_old_server("v1.7.2")
     ),
+    "a claim": ("claims", "ok", "volumeMode Filesystem: 1\n"),
     "claims of other kinds": ("claims", "warning", "none (Block: 1)", put(*OTHER_CLAIMS)),
     "no right to install": (
         "rights", "failure", f"in namespace {NAME}: create clusterroles, create leases",
@@ -427,7 +429,7 @@ def test_doctor_reports_a_problem(  # noqa: PLR0917 (the columns of the table)
     result = run(*filter(None, [option]), "-o", "json")
     found = findings(result, check)
     assert " ".join(level for level, _ in found) == levels
-    assert any(words in finding for _, finding in found) or not found
+    assert any(words in f"{finding}\n" for _, finding in found) or not found
     if option or "failure" in levels:
         assert result.exit_code == (1 if "failure" in levels else 2 if "unknown" in levels else 0)
 
