@@ -136,7 +136,7 @@ class ClusterClient:
             contexts, current = _contexts(files)
             name = context or current
             fields = contexts.get(name, {})
-            api, namespace = _kubeconfig_api(files, name or None), text(fields, "namespace") or "default"
+            api, namespace = _kubeconfig_api(files, name or None), str(fields.get("namespace") or "default")
             groups = tuple(map(str, fields.get("as-groups") or ()))
             return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)
         return cls(pod_api(f"no kubeconfig {default}"))
