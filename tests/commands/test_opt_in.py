@@ -51,6 +51,8 @@ def test_without_yes_the_change_is_printed_and_nothing_is_written(server: ApiSer
     assert server.count("patch", PLURAL) == 0
     server.script("list", PLURAL, body({"metadata": {}, "items": [None, virtual_machine("vm1")]}))
     assert run("opt-in").stdout.endswith("\n1 VM: 1 would change\n")
+    server.forbidden.add(("list", "mutatingwebhookconfigurations"))
+    assert run("opt-in").stderr.startswith("Settings: the defaults, because you may not read those of the cluster.\n")
 
 
 def test_with_yes_each_template_gets_the_annotation_and_keeps_the_others(server: ApiServer, run: Run) -> None:

@@ -8,7 +8,7 @@ import click
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.commands.fleet_source import Scope, selected
+from webhook.commands.fleet_source import Scope, selected, show_settings
 from webhook.commands.options import (
     DRY_RUN,
     as_data,
@@ -23,6 +23,7 @@ from webhook.commands.options import (
 )
 from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
+from webhook.fleet.webhook import Activity
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.selectors import labels_match
 from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
@@ -83,7 +84,10 @@ def _run(output: str, *, opts_in: bool, yes: bool) -> None:
     if given("names") and any(given("selector").values()):
         raise click.UsageError("specify either names or -l, not both")
     cluster = connect()
-    scope, keys = selected(cluster.namespace), find_webhook(cluster).settings.opt_in_annotations
+    scope, webhook = selected(cluster.namespace), find_webhook(cluster)
+    keys = webhook.settings.opt_in_annotations
+    if webhook.activity is Activity.UNKNOWN:  # the cluster may have other annotations
+        show_settings(webhook)
     found, rows = _find_vms(cluster, scope), list[tuple[str, ...]]()
     try:
         rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
