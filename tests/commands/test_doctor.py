@@ -278,6 +278,7 @@ OTHER_WEBHOOKS = [
 WEB = pod("web", claims=["disk1"], node="node-a", annotations={OPT_IN: "true"})
 OPTED_IN_HERE = virtual_machine(annotations={OPT_IN: "true"})
 EXHAUSTED = refusal(403, "exceeded quota")
+NOT_OPTED_IN = put(vm_pod(opt_in=None))
 
 # The check, the levels of its findings, words of one of them, and how the healthy cluster is changed.
 Case = tuple[str, str, str, *tuple[Change, ...]]
@@ -302,6 +303,7 @@ BEFORE_CASES: dict[str, Case] = {
     "an old kernel": ("loopback-nfs", "warning", "lacks PR_SET_IO_FLUSHER: 1 (node-a)", put(linux("5.4.0-216-gen"))),
     "Longhorn without the flusher": ("loopback-nfs", "warning", "v1.7.2 does not set", put(longhorn("v1.7.2"))),
     "virtiofs": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm()),
+    "virtiofs, not opted in": ("loopback-nfs", "warning", "over NFS: 1 (default/vm1)", cached_vm(), NOT_OPTED_IN),
     "a cached disk, and an old kernel": (
         "loopback-nfs", "failure", "1 (default/vm1); the kernel", cached_vm(cache="writeback"), put(linux("5.4.0"))
     ),
@@ -324,6 +326,7 @@ AFTER_CASES: dict[str, Case] = {
     "a cached disk of an opted-in VM": (
         "loopback-nfs", "warning", "NFS: 1 (default/vm1)", cached_vm(cache="writethrough"), put(OPTED_IN_HERE)
     ),
+    "a cached disk of another VM": ("loopback-nfs", "ok", "no VM writes", cached_vm(cache="writeback"), NOT_OPTED_IN),
     "a healthy replica elsewhere": (
         "data", "warning", "1 (default/vm1)", put(OPTED_IN_HERE, vm_pod(), longhorn_volume(), volume_replica("node-b"))
     ),
