@@ -291,14 +291,15 @@ def test_connect_uses_the_kubeconfig_environment_variable(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("file", ["/nowhere", pytest.param("x" * 300, id="not even a file name")])
 def test_missing_credentials_raise_an_error_that_names_the_searched_places(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], file: str
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setenv("KUBECONFIG", file)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError) as caught:
         ClusterClient.connect()
-    assert str(caught.value) == ("no cluster credentials: no kubeconfig /nowhere, and not running in a pod")
+    assert str(caught.value) == f"no cluster credentials: no kubeconfig {file}, and not running in a pod"
     assert capfd.readouterr() == ("", "")  # only the command writes to standard output
 
 

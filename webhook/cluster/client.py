@@ -132,7 +132,9 @@ class ClusterClient:
         """
         default = _default_files()
         files = kubeconfig or default
-        if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
+        # Unlike a Path's, these functions don't raise: without a home, or for a file in a folder of another user.
+        exist = (os.path.isfile(os.path.expanduser(file)) for file in default.split(os.pathsep))  # noqa: PTH111, PTH113
+        if kubeconfig or context or any(exist):
             contexts, current = _contexts(files)
             name = context or current
             fields = contexts.get(name, {})
