@@ -488,6 +488,9 @@ def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     advice = [each["advice"] for each in json.loads(result.stdout)["checks"] if each["check"] == "waiting"]
     assert advice[1:5] == [known["default", name] for name in names[:4]]
     assert f"it names {NAME}. " in advice[0]
+    for name, last in zip(names, ("1 more VMs wait", f"VM default/vm6 waits: {Reason.NODE_CORDONED}"), strict=False):
+        cluster.server.delete(pinned_vm_pod(name, vm=name))
+        assert findings(run("-o", "json"), "waiting")[-1] == ("warning", last)
 
 
 def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Cluster) -> None:
