@@ -111,6 +111,14 @@ def test_a_vm_is_explained_alike_from_a_snapshot_a_live_cluster_and_its_pod(
         assert lines_of(run_explain("-f", "-", "--snapshot", file, stdin=to_yaml(items[1]))) == lines
 
 
+def test_a_share_manager_that_only_this_vm_uses_stops_with_it(tmp_path: Path) -> None:
+    *alone, _ = SERVED
+    lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *alone, vm(), vm_pod(node="node-b"))))
+    assert "pod virt-launcher-vm1-abcde: Running, on node-b" in lines
+    assert "below, the VM has stopped, and with it the share-managers that only this VM uses" in lines
+    assert lines[lines.index("Decision") + 1].startswith("unchanged, ColdStart: ")
+
+
 OBSERVING = installation({"CO_SCHEDULE_ACTION": "observe"})
 
 
