@@ -129,6 +129,22 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
         {},
         ["Which node is the target?", "✓ node-b", "✗ node-a", "Can node-a run the pod?"],
     ),
+    "a share-manager that runs": (
+        virt_launcher(), [claim(), volume(), share_manager()], {},
+        [
+            "claim disk1 → PV pvc-disk1 → volume vol-disk1",
+            "ShareManager: running, owned by node-a",
+            "✓ served by node-a (source: share-manager)",
+        ],
+    ),
+    "a share-manager that has stopped": (
+        virt_launcher(), [claim(), volume(), share_manager(state="stopped")], {},
+        [
+            "ShareManager: stopped, owned by node-a",
+            f"NoShareManager: the share-manager is stopped. {ADVICE[Reason.NO_SHARE_MANAGER]}",
+            "Decision",
+        ],
+    ),
     "several nodes": (
         virt_launcher(claims=["disk1", "disk2", "state"]),
         [*storage(), *storage("disk2", "node-b"), *STATE],
