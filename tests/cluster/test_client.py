@@ -282,6 +282,15 @@ def test_a_pod_reads_its_token_for_each_request(tmp_path: Path, monkeypatch: pyt
         pod_api("no kubeconfig", tmp_path)
 
 
+def test_a_token_file_is_read_for_each_request(server: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("old")
+    cluster = ClusterClient.connect(server.kubeconfig(tmp_path, tokenFile="token"))
+    for token in "first", "second":
+        (tmp_path / "token").write_text(f"{token}\n")
+        assert list_pages(cluster, NODES) == [[]]
+        assert server.last("list", "nodes").headers["authorization"] == f"Bearer {token}"
+
+
 def test_connect_uses_the_kubeconfig_environment_variable(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,8 @@ class ClusterClient:
             fields = contexts.get(name, {})
             api, namespace = _kubeconfig_api(files, name or None), str(fields.get("namespace") or "default")
             groups = tuple(map(str, fields.get("as-groups") or ()))
+            if token := text(fields, "tokenFile"):
+                api = replace(api, authorization=_bearer(Path(text(fields, "folder"), token)))
             return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)
         return cls(pod_api(f"no kubeconfig {default}"))
 
@@ -258,8 +260,8 @@ _FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError, Rec
 def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
     """Return each context of kubeconfigs with the fields of its user, and the current context: that of the first file.
 
-    Both are empty for an unusable file. Loading the credentials reports it. The library lists no context without a
-    current one, takes that of the last file, and ignores whom a user impersonates, unlike kubectl:
+    Both are empty for an unusable file. Loading the credentials reports it. Unlike kubectl, the library lists no context
+    without a current one, takes that of the last file, ignores whom a user impersonates, and reads a token file once:
     https://github.com/kubernetes/kubernetes/blob/v1.37.2/staging/src/k8s.io/client-go/tools/clientcmd/loader.go
     """
     import yaml  # noqa: PLC0415 (as the library below)
@@ -267,11 +269,13 @@ def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
 
     try:
         merged: Any = kube_config.KubeConfigMerger(files)  # type: ignore[no-untyped-call]
-        contexts, users = ([each.value for each in merged.config.value[key]] for key in ("contexts", "users"))
-        user_of = {text(each, "name"): mapping(each, "user") for each in users}
+        users = {
+            text(each.value, "name"): mapping(each.value, "user") | {"folder": str(Path(each.path).parent)}
+            for each in merged.config.value["users"]
+        }
         found = {
-            text(each, "name"): user_of.get(text(each, "context", "user"), {}) | mapping(each, "context")
-            for each in contexts
+            text(each, "name"): users.get(text(each, "context", "user"), {}) | mapping(each, "context")
+            for each in (node.value for node in merged.config.value["contexts"])
         }
         current = (str(each.get("current-context") or "") for each in merged.config_files.values())
         return found, next(filter(None, current), "")
@@ -334,7 +338,11 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
     if not ca:
         raise ClusterError(0, f"no cluster credentials: {source}, and not running in a pod")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Api(url, _make_pool(ca_cert_data=ca), lambda: f"Bearer {(folder / 'token').read_text()}")
+    return Api(url, _make_pool(ca_cert_data=ca), _bearer(folder / "token"))
+
+
+def _bearer(file: Path) -> Callable[[], str]:
+    return lambda: f"Bearer {file.read_text()}"
 
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:
