@@ -91,6 +91,7 @@ KEEP_ALIVE = [
         if hasattr(socket, name)
     ],
 ]
+KUBECONFIG = "~/.kube/config"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -130,7 +131,7 @@ class ClusterClient:
 
         Raises ClusterError if no credentials are usable.
         """
-        default = _default_files()
+        default = os.environ.get("KUBECONFIG") or KUBECONFIG
         files = kubeconfig or default
         # Unlike a Path's, these functions don't raise: without a home, or for a file in a folder of another user.
         exist = (os.path.isfile(os.path.expanduser(file)) for file in default.split(os.pathsep))  # noqa: PTH111, PTH113
@@ -141,7 +142,8 @@ class ClusterClient:
             api, namespace = _kubeconfig_api(files, name or None), str(fields.get("namespace") or "default")
             groups = tuple(map(str, fields.get("as-groups") or ()))
             if token := text(fields, "tokenFile"):
-                api = replace(api, authorization=_bearer(Path(text(fields, "folder"), token)))
+                file = Path(text(fields, "folder"), token)
+                api = replace(api, authorization=lambda: f"Bearer {file.read_text()}")
             return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)
         return cls(pod_api(f"no kubeconfig {default}"))
 
@@ -258,10 +260,10 @@ _FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError, Rec
 
 
 def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
-    """Return each context of kubeconfigs with the fields of its user, and the current context: that of the first file.
+    """Return each context with the fields of its user, and the current one. Both are empty for an unusable file.
 
-    Both are empty for an unusable file. Loading the credentials reports it. Unlike kubectl, the library lists no context
-    without a current one, takes that of the last file, ignores whom a user impersonates, and reads a token file once:
+    Loading the credentials reports it. Unlike kubectl, the library lists no context without a current one, takes that
+    of the last file, ignores whom a user impersonates, and reads a token file once:
     https://github.com/kubernetes/kubernetes/blob/v1.37.2/staging/src/k8s.io/client-go/tools/clientcmd/loader.go
     """
     import yaml  # noqa: PLC0415 (as the library below)
@@ -285,11 +287,7 @@ def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
 
 def context_names(kubeconfig: str | None) -> list[str]:
     """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
-    return list(_contexts(kubeconfig or _default_files())[0])
-
-
-def _default_files() -> str:
-    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return list(_contexts(kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG)[0])
 
 
 def _kubeconfig_api(files: str, context: str | None) -> Api:
@@ -338,11 +336,7 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
     if not ca:
         raise ClusterError(0, f"no cluster credentials: {source}, and not running in a pod")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Api(url, _make_pool(ca_cert_data=ca), _bearer(folder / "token"))
-
-
-def _bearer(file: Path) -> Callable[[], str]:
-    return lambda: f"Bearer {file.read_text()}"
+    return Api(url, _make_pool(ca_cert_data=ca), lambda: f"Bearer {(folder / 'token').read_text()}")
 
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:
