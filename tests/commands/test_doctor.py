@@ -481,14 +481,14 @@ def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     result = run("-o", "json")
     reasons = {"other": Reason.NOT_SCHEDULED} | dict.fromkeys(names[:4], Reason.NODE_CORDONED)
     waiting = [f"VM default/{name} waits: {reason}" for name, reason in reasons.items()]
-    assert findings(result, "waiting") == [("warning", words) for words in (*waiting, "2 more VMs wait")]
+    assert findings(result, "waiting") == [("warning", words) for words in (*waiting, "more VMs that wait: 2")]
     kubeconfig = cluster.server.kubeconfig(tmp_path)
     report = run_cli("report", "-A", "-o", "json", "--kubeconfig", kubeconfig)
     known = {(each["namespace"], each["name"]): each["advice"] for each in json.loads(report.stdout)["vms"]}
     advice = [each["advice"] for each in json.loads(result.stdout)["checks"] if each["check"] == "waiting"]
     assert advice[1:5] == [known["default", name] for name in names[:4]]
     assert f"it names {NAME}. " in advice[0]
-    for name, last in zip(names, ("1 more VMs wait", f"VM default/vm6 waits: {Reason.NODE_CORDONED}"), strict=False):
+    for name, last in zip(names, ("more VMs that wait: 1", f"VM default/vm6 waits: {Reason.NODE_CORDONED}"), strict=False):
         cluster.server.delete(pinned_vm_pod(name, vm=name))
         assert findings(run("-o", "json"), "waiting")[-1] == ("warning", last)
 

@@ -235,6 +235,6 @@ def waiting(inspection: Inspection, _: Installation) -> Iterator[Result]:
         advice = wording.advice(each, plan_move(each, around, inventory(inspection).store))
         yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", advice)
     if len(stuck) > 5:
-        yield warning(f"{len(stuck) - 5} more VMs wait", "To list them: kubevirt-scheduler report -A")
+        yield warning(f"more VMs that wait: {len(stuck) - 5}", "To list them: kubevirt-scheduler report -A")
     if not stuck:
         yield ok("no VM waits because of its pin or its scheduler")
