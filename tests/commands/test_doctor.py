@@ -488,7 +488,9 @@ def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     advice = [each["advice"] for each in json.loads(result.stdout)["checks"] if each["check"] == "waiting"]
     assert advice[1:5] == [known["default", name] for name in names[:4]]
     assert f"it names {NAME}. " in advice[0]
-    for name, last in zip(names, ("more VMs that wait: 1", f"VM default/vm6 waits: {Reason.NODE_CORDONED}"), strict=False):
+    for name, last in zip(
+        names, ("more VMs that wait: 1", f"VM default/vm6 waits: {Reason.NODE_CORDONED}"), strict=False
+    ):
         cluster.server.delete(pinned_vm_pod(name, vm=name))
         assert findings(run("-o", "json"), "waiting")[-1] == ("warning", last)
 
