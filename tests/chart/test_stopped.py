@@ -39,11 +39,11 @@ def is_missing(scenario: Scenario, path: str) -> bool:
     return False
 
 
-def warning(scenario: Scenario, vm: str) -> str:
-    """Return the message of the Warning about a VM on a cordoned node, empty without one."""
-    query = f"fieldSelector=involvedObject.name%3D{vm},type%3DWarning"
-    events = scenario.plane.request("GET", f"/api/v1/namespaces/{scenario.namespace}/events?{query}")["items"]
-    return next((each["message"] for each in events if each["reason"] == "NodeCordoned"), "")
+def shown(reader: Workstation, command: str) -> str:
+    """Return the line that a command prints about the VM `manual` of this test, without the namespace."""
+    namespace = reader.cluster.scenario.namespace
+    lines = (line.partition(namespace)[2] for line in reader.run(command).splitlines() if line.startswith(namespace))
+    return next((line for line in lines if "manual" in line), "")
 
 
 def may(scenario: Scenario, verb: str, group: str, resource: str) -> bool:
@@ -79,8 +79,14 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     released = pending_pod(scenario, "released", cordoned)
     manual = pending_pod(scenario, "manual", cordoned, "Manual")
     plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{released}"), 40, "the release without the configuration")
-    text = plane.wait(lambda: warning(scenario, "manual"), 40, "an Event about the VM that doesn't start by itself")
+    # The commands that list the pins that can't hold, with the scheduler's message, and the Events of VMIs.
+    pods, events = commands(guide("troubleshooting"), "Pins that can't hold")
+    text = plane.wait(lambda: shown(reader, events), 40, "an Event about the VM that doesn't start by itself")
+    assert "NodeCordoned" in text
     assert f"virtctl start manual -n {scenario.namespace}" in text
+    vm, pinned_to, message = shown(reader, pods).split(maxsplit=2)
+    assert (vm, pinned_to) == ("manual", cordoned)
+    assert "nodes are available" in message
     assert not is_missing(scenario, f"{scenario.pods}/{manual}")
     assert plane.request("GET", release.lease)["spec"]["holderIdentity"]
     assert not may(scenario, "create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.transcripts import Transcript, missing_part, strip_lines, transcripts
 from tests.support.command_line import run_line
+from tests.support.helm_chart import NAME, NAMESPACE
 from tests.support.paths import DOCS, ROOT
 from tests.support.playground.process import environment_of, playground
 
@@ -20,6 +22,13 @@ PAGES = {
     "guides/existing-cluster.md": ["make venv && . .venv/bin/activate"],
     "guides/rehearse.md": [],
 }
+# Each page begins with a new playground, so each leaves this one as it was.
+AS_NEW = (
+    f"helm uninstall {NAME} -n {NAMESPACE} --ignore-not-found",
+    "kubectl delete vm,pod,pvc --all",
+    "kubectl uncordon node-a node-b node-c",
+    "kubectl wait pv --all --for=delete --timeout=60s",
+)
 
 
 class Terminal:
@@ -46,16 +55,22 @@ class Terminal:
         return f"{shown}\nmissing:\n{part}" if part else ""
 
 
-@pytest.mark.controlplane
-@pytest.mark.parametrize("page", PAGES)
-def test_each_command_of_a_page_prints_what_the_page_shows(tmp_path: Path, page: str) -> None:
-    variables, setup = tmp_path / "variables", PAGES[page]
-    steps = transcripts(DOCS / page)
-    assert [each.command for each in steps[: len(setup)]] == setup
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    variables = tmp_path_factory.mktemp("playground") / "variables"
     with playground(variables) as printed:
         assert f"    . {variables}\n" in printed
-        terminal = Terminal(variables)
-        for command, output in steps[len(setup) :]:
-            faster = command.replace("--settle 60", "--settle 1").replace("--settle 5", "--settle 1")
-            terminal.check(Transcript(faster, output))
+        yield Terminal(variables)
     assert not variables.exists()
+
+
+@pytest.mark.controlplane
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_of_a_page_prints_what_the_page_shows(terminal: Terminal, page: str) -> None:
+    setup, steps = PAGES[page], transcripts(DOCS / page)
+    assert [each.command for each in steps[: len(setup)]] == setup
+    for command, output in steps[len(setup) :]:
+        faster = command.replace("--settle 60", "--settle 1").replace("--settle 5", "--settle 1")
+        terminal.check(Transcript(faster, output))
+    for command in AS_NEW:
+        terminal.check(Transcript(command, ""))

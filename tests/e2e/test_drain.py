@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_line import run_line
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.json_server import JsonServer
@@ -187,15 +187,13 @@ class Cluster:
             found[name] = vmi["metadata"]["uid"], self.place(name), server.get("metadata", {}).get("uid", "")
         return found
 
-    def run(self, command: str, expected: int | None = 0) -> str:
+    def run(self, command: str, expected: int = 0) -> str:
         """Run a command as a user does, and check its exit status."""
         programs = {self.plane.binaries["kubectl"].parent, PROGRAM.parent, ROOT / "tests/support/playground"}
         path = ":".join([*map(str, programs), os.environ["PATH"]])
         environment = os.environ | {"PATH": path, "KUBECONFIG": str(self.plane.kubeconfig)}
-        result = subprocess.run(
-            command.split(), env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert expected in (None, result.returncode), f"{command}\n{result.stdout}\n{result.stderr}"
+        result = run_line(command, environment, ROOT)
+        assert result.exit_code == expected, f"{command}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
     def check(self) -> Any:
@@ -262,7 +260,7 @@ def test_a_drain_does_to_each_vm_what_the_check_said_and_ends_in_its_order(clust
         "elsewhere": ["IOPauses"],
     }
     # It waits for the VMs that block it.
-    cluster.run(f"kubectl drain {cluster.nodes[0]} {DRAIN} --timeout=25s", expected=1)
+    cluster.run(f"kubectl drain {cluster.nodes[0]} {DRAIN} --timeout=8s", expected=1)
     cluster.wait_happened(before, effects)
     places = {name: node for name, (_, node, _) in cluster.seen().items()}
     left = [vm for vm in said["vms"] if vm["targets"] and "Blocks" not in vm["effects"]]

@@ -9,23 +9,22 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import run_cli
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
 from tests.support.migration_controller import MigrationController
 from tests.support.scenario import HOSTNAME, Scenario
-from tests.support.webhook_process import create_service_account
+from tests.support.webhook_process import PROGRAM, create_service_account
 
 pytestmark = pytest.mark.controlplane
 
-SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 LIMIT = 300  # seconds for one command, which takes 60 on a busy machine
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
@@ -72,21 +71,17 @@ class Fleet:
         self.scenario.volumes.append(volume)
         return volume
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [str(SCRIPT), *arguments, "--kubeconfig", str(self.kubeconfig)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
     def start_recolocate(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start to migrate the VMs of the namespace."""
-        return self.start("recolocate", "-n", self.scenario.namespace, "--yes", "--settle", "0", *arguments)
+        """Start to migrate the VMs of the namespace, in a process of its own."""
+        options = "-n", self.scenario.namespace, "--yes", "--settle=0", f"--kubeconfig={self.kubeconfig}"
+        command = [str(PROGRAM), "recolocate", *options, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, *arguments: str, expected: int = 0) -> tuple[str, str]:
         """Run the command line, check its exit status, and return its standard output and error."""
-        process = self.start(*arguments)
-        stdout, stderr = process.communicate(timeout=LIMIT)
-        assert process.returncode == expected, f"{stdout}\n{stderr}\n{self.controller.loop.last_error}"
-        assert "Traceback" not in stderr
-        return stdout, stderr
+        result = run_cli(*arguments, "--kubeconfig", self.kubeconfig)
+        assert result.exit_code == expected, f"{result.output}\n{self.controller.loop.last_error}"
+        return result.stdout, result.stderr
 
     def states(self) -> dict[str, str]:
         """Return the state of each VM, as `report` shows it."""

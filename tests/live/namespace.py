@@ -174,7 +174,7 @@ class Namespace:
         """Wait until `report` shows the VM in a state."""
 
         def is_shown() -> bool:
-            report = json.loads(self.cluster.run("kubevirt-scheduler", "report", "-o", "json", "-n", self.name))
+            report = json.loads(self.cluster.read("report", "-o", "json", "-n", self.name))
             return bool([each["state"] for each in report["vms"]] == [state])
 
         self.cluster.wait(f"the report shows the VM as {state}", is_shown)

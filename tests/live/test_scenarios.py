@@ -12,7 +12,6 @@ from tests.live.namespace import Namespace, decision, node_of, uid
 from webhook.commands.benchmark.plan import LABEL as BENCHMARK
 
 pytestmark = pytest.mark.controlplane
-DOCTOR = ("kubevirt-scheduler", "doctor")
 Seen = Callable[[str, object], None]  # record_property("seen", ...) writes the last column of the table
 
 
@@ -62,7 +61,7 @@ def test_a_deleted_share_manager_does_to_the_vm_what_doctor_says(
 ) -> None:
     """docs/reference/versions.md has the table. `doctor --pre` reads the version and the settings that it names."""
     vm, server = namespace.start_together()
-    says = cluster.run(*DOCTOR, "--pre")
+    says = cluster.read("doctor", "--pre")
     assert "✓ Longhorn v" in says
     namespace.delete_share_manager()
     namespace.wait_share_manager(other_than=server)
@@ -112,7 +111,7 @@ def test_helm_test_succeeds(cluster: Cluster, record_property: Seen) -> None:
 
 
 def test_doctor_finds_no_failure(cluster: Cluster, record_property: Seen) -> None:
-    marks = [line[0] for line in cluster.run(*DOCTOR).splitlines() if line[0] in "✓‼?✗"]
+    marks = [line[0] for line in cluster.read("doctor").splitlines() if line[0] in "✓‼?✗"]
     assert marks.count("✗") == 0
     record_property("seen", f"{marks.count('✓')} ✓, {marks.count('‼')} ‼")
 

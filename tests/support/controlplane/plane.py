@@ -232,6 +232,7 @@ class ControlPlane(Api):
         # Discovery and repository caches go into `folder` instead of the home folder.
         variables = ("KUBECACHEDIR", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
         environment = os.environ | {variable: str(self.folder / "cache" / variable) for variable in variables}
+        environment["GOGC"] = "off"  # a short-lived process: saves a quarter of its CPU time
         command = [str(self.binaries[program]), f"--kubeconfig={self.kubeconfig}", *arguments]
         result = subprocess.run(
             command, input=text, env=environment, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT

@@ -33,6 +33,15 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+# Like the kubelet's probes, these do not verify certificates: each program signs its own. They also ignore a proxy from
+# the environment. A default context would load the system's CAs, which takes 40 ms of CPU time.
+UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+UNVERIFIED.check_hostname = False
+UNVERIFIED.verify_mode = ssl.CERT_NONE
+PROBES = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=UNVERIFIED)
+)
+
 # The programs of all planes and tests that were started and not killed. A failed wait reports their logs (plane.py).
 STARTED: set[Process] = set()
 
@@ -71,7 +80,13 @@ class Process:
         with self.log.open("ab") as log:
             # In its own session the program gets no SIGINT at Ctrl-C. The test run gets it and kills the programs.
             self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent
+                command,
+                env={"GOGC": "300"} | os.environ,  # saves a tenth of the CPU time of kube-apiserver, for 75 MB
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.log.parent,
             )
         # Only now: otherwise another thread could see the previous child, which is dead, as a program that died.
         self.should_run = True
@@ -131,16 +146,8 @@ def running(*programs: Process) -> Iterator[None]:
 
 def _probe(url: str) -> str:
     """Return the status and body of the health URL, or the connection error."""
-    # Like the kubelet's probes, this does not verify certificates: each program signs its own. It also ignores a proxy
-    # from the environment.
-    unverified = ssl.create_default_context()
-    unverified.check_hostname = False
-    unverified.verify_mode = ssl.CERT_NONE
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=unverified)
-    )
     try:
-        with opener.open(url, timeout=2) as answer:
+        with PROBES.open(url, timeout=2) as answer:
             return f"{answer.status} {answer.read().decode(errors='replace')}"
     except urllib.error.HTTPError as error:
         with error:
