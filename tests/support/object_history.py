@@ -12,7 +12,7 @@ from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from webhook.cluster.client import ClusterClient
 
-WATCH = 2  # seconds until a watch is renewed, or ends
+WATCH = 1  # seconds until a watch is renewed, or ends
 Event = tuple[int, str, str, Object]  # resource version, path of the collection, type, object
 
 

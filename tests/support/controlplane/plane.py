@@ -9,9 +9,10 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,8 @@ class ControlPlane(Api):
         self.folder = folder
         self.kubeconfig = folder / programs.KUBECONFIG
         self.etcd_url = f"http://{LOOPBACK}:{self.etcd_port}"
+        self._etcd_connection = http.client.HTTPConnection(LOOPBACK, self.etcd_port, timeout=10)
+        self._revision, self._etcd_lock = (0, ""), threading.RLock()
         self.binaries = build.binaries()
         self.processes: dict[str, Process] = {}
         # Not in `folder`: a Unix socket's path is limited to about a hundred characters, and pytest's paths are long.
@@ -66,6 +69,7 @@ class ControlPlane(Api):
     def stop(self) -> None:
         """Kill the started programs by pid, in reverse order."""
         self.close_idle_connections()
+        self._etcd_connection.close()
         for process in reversed(self.processes.values()):
             process.kill()
         self._proxy.stop()
@@ -122,8 +126,26 @@ class ControlPlane(Api):
 
     def compact_etcd(self) -> None:
         """Drop all but the newest revision. Once the API server has restarted, a watch from an older one gets 410."""
-        with closing(Etcd(self)) as etcd:
-            etcd.call("compaction", {"revision": etcd.revision(), "physical": True})
+        with self._etcd_lock:
+            self._etcd("compaction", {"revision": self.revision(-1), "physical": True})
+
+    def revision(self, turn: int) -> str:
+        """Return etcd's revision, which grows with each change of an object. Callers with the same turn share it."""
+        with self._etcd_lock:
+            if turn != self._revision[0]:
+                found = self._etcd("range", {"key": "AA==", "serializable": True})
+                self._revision = turn, str(found["header"]["revision"])
+            return self._revision[1]
+
+    def _etcd(self, what: str, body: Object) -> Object:
+        connection = self._etcd_connection
+        try:
+            connection.request("POST", f"/v3/kv/{what}", json.dumps(body))
+            found: Object = json.load(connection.getresponse())
+        except BaseException:
+            connection.close()  # another call opens another one
+            raise
+        return found
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess.run calls it
         """Run kubectl as the administrator and return its output. Raises RuntimeError with its stderr."""
@@ -240,27 +262,3 @@ class ControlPlane(Api):
         if result.returncode:
             raise RuntimeError(f"`{program} {' '.join(arguments)}`: {result.stderr.strip()}")
         return result.stdout
-
-
-class Etcd:
-    """The etcd of a control plane, over one connection that is kept open. Not for several threads."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self._connection = http.client.HTTPConnection(LOOPBACK, plane.etcd_port, timeout=10)
-
-    def revision(self) -> str:
-        """Return the revision, which grows with each change of an object."""
-        return str(self.call("range", {"key": "AA==", "serializable": True})["header"]["revision"])
-
-    def call(self, what: str, body: Object) -> Object:
-        try:
-            self._connection.request("POST", f"/v3/kv/{what}", json.dumps(body))
-            found: Object = json.load(self._connection.getresponse())
-        except BaseException:
-            self.close()
-            raise
-        return found
-
-    def close(self) -> None:
-        """Close the connection. Another call opens another one."""
-        self._connection.close()

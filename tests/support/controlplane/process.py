@@ -38,9 +38,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 UNVERIFIED.check_hostname = False
 UNVERIFIED.verify_mode = ssl.CERT_NONE
-PROBES = urllib.request.build_opener(
-    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=UNVERIFIED)
-)
+PROBES = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=UNVERIFIED))
 
 # The programs of all planes and tests that were started and not killed. A failed wait reports their logs (plane.py).
 STARTED: set[Process] = set()
