@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import crds
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.crds import CRDS, crd
 from tests.support.helm_chart import CI_VALUES, NAME, NAMESPACE, SECONDARY, Object, render, render_secondary, template
 from tests.support.paths import SECONDARY_CHART
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.controlplane
 
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
 # Kinds of other projects that the chart uses. Their CRDs accept any field here.
-FOREIGN_KINDS = {
+FOREIGN = {
     "monitoring.coreos.com": ["ServiceMonitor", "PrometheusRule"],
     "cert-manager.io": ["Certificate", "Issuer"],
 }
@@ -54,15 +54,7 @@ def plane_with_crds(plane: ControlPlane) -> Iterator[ControlPlane]:
     for name in NAME, "co-scheduler":  # admission rejects a pod without its account, even in a dry run
         account = {"metadata": {"name": f"{name}-test"}}
         plane.request("POST", ACCOUNTS, account)
-    for group, kinds in FOREIGN_KINDS.items():
-        for kind in kinds:
-            plane.request("POST", CRDS, crd(kind, group, status=False))
-    for group, kinds in FOREIGN_KINDS.items():
-        plane.wait(
-            lambda group=group, kinds=kinds: len(plane.request("GET", f"/apis/{group}/v1")["resources"]) == len(kinds),
-            20,
-            f"the CRDs of {group}",
-        )
+    crds.install(plane, *(crds.crd(kind, group, status=False) for group in FOREIGN for kind in FOREIGN[group]))
     yield plane
     for name in NAME, "co-scheduler":
         plane.request("DELETE", f"{ACCOUNTS}/{name}-test")

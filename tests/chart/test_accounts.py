@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from tests.chart.test_doctor import run_doctor
-from tests.support.controlplane.api import ApiError
+from tests.support import crds
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.crds import CRDS, crd
 from tests.support.helm_chart import container, env_values
 from tests.support.helm_release import Release
 
@@ -25,13 +23,10 @@ KUBEVIRTS = "/apis/kubevirt.io/v1/namespaces/{}/kubevirts"
 def kubevirt(plane: ControlPlane) -> Iterator[None]:
     """A KubeVirt object and the pod of its controller."""
     plane.create_namespace(NAMESPACE)
-    created = False
-    with suppress(ApiError):  # another test may have left the CRD
-        plane.request("POST", CRDS, crd("KubeVirt"))
-        created = True
+    crds.install(plane, crds.crd("KubeVirt"))
     path = KUBEVIRTS.format(NAMESPACE)
     body = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}
-    plane.wait(lambda: plane.request("POST", path, body), 20, "a KubeVirt object")
+    plane.request("POST", path, body)
     plane.request(
         "POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "kubevirt-controller"}}
     )
@@ -41,8 +36,6 @@ def kubevirt(plane: ControlPlane) -> Iterator[None]:
     yield
     plane.request("DELETE", f"{path}/kubevirt")
     plane.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
-    if created:
-        plane.request("DELETE", f"{CRDS}/kubevirts.kubevirt.io")
 
 
 @pytest.mark.usefixtures("kubevirt")

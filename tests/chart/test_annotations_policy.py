@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.accounts import KUBEVIRT, LONGHORN
 from tests.support.controlplane import build
-from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import Object
 from tests.support.helm_release import Release
@@ -52,11 +51,7 @@ def create(plane: ControlPlane, name: str, annotations: Object | None, user: str
 
 def refusal(plane: ControlPlane, method: str, path: str, body: object, user: str = TENANT) -> str:
     """Return the API server's message if it refuses a dry run, otherwise an empty string."""
-    try:
-        plane.request(method, f"{path}?dryRun=All", body, user=user)
-    except ApiError as error:
-        return str(error)
-    return ""
+    return plane.error(method, f"{path}?dryRun=All", body, user=user)
 
 
 def binding(name: str, annotations: Any) -> Object:

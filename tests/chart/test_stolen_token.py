@@ -13,7 +13,6 @@ import pytest
 
 from certs.secret import ANNOTATION, SELF_MANAGED
 from tests.support.accounts import KUBEVIRT
-from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import Object
 from tests.support.helm_release import Release
@@ -48,10 +47,12 @@ class Thief:
 
     def refusal(self, method: str, path: str, body: object = None) -> str:
         """Send a request that must fail, and return the API server's message."""
-        with pytest.raises(ApiError) as error:
-            self.request(method, path, body)
-        assert (error.value.status, error.value.reason) == (403, "Forbidden")
-        return str(error.value)
+        error = self.error(method, path, body)
+        assert error.startswith("403 Forbidden: ")
+        return error
+
+    def error(self, method: str, path: str, body: object = None) -> str:
+        return self.plane.error(method, path, body, token=self._token)
 
 
 def denial(policy: str, message: str) -> str:
@@ -67,22 +68,16 @@ def thief(plane: ControlPlane) -> Iterator[Thief]:
     plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
     probe = create_pod(plane, labels={})
 
-    def error_of(method: str, path: str, body: object = None) -> str:
-        try:
-            thief.request(method, f"{path}?dryRun=All", body)
-        except ApiError as error:
-            return str(error)
-        return ""
-
     def are_enforced() -> bool:
         labeled = {path: plane.request("GET", path) for path in (release.configuration, release.secret)}
         for each in labeled.values():
             each["metadata"]["labels"]["probe"] = "true"
         return (
-            thief.pods_policy in error_of("DELETE", probe)
-            and thief.configuration_policy in error_of("PUT", release.configuration, labeled[release.configuration])
-            and thief.objects_policy in error_of("PUT", release.secret, labeled[release.secret])
-            and thief.events_policy in error_of("POST", EVENTS, event(reportingComponent="kubelet"))
+            thief.pods_policy in thief.error("DELETE", f"{probe}?dryRun=All")
+            and thief.configuration_policy
+            in thief.error("PUT", f"{release.configuration}?dryRun=All", labeled[release.configuration])
+            and thief.objects_policy in thief.error("PUT", f"{release.secret}?dryRun=All", labeled[release.secret])
+            and thief.events_policy in thief.error("POST", f"{EVENTS}?dryRun=All", event(reportingComponent="kubelet"))
         )
 
     # The API server learns of the policies through a watch.

@@ -8,7 +8,6 @@ import pytest
 
 from tests.docs.test_install import Workstation, cluster, commands, guide
 from tests.support.builders import pin
-from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.rights import is_granted
 from tests.support.helm_chart import NAME, NAMESPACE
 from tests.support.release_pods import ReleasePods
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.controlplane
 __all__ = ["cluster"]  # a fixture
 
 # With `Fail`, a missed call refuses the pod instead of going unnoticed.
-VALUES = "webhook.failurePolicy=Fail,webhook.timeoutSeconds=10,replicas=1,release.after=5"
+VALUES = "webhook.failurePolicy=Fail,webhook.timeoutSeconds=10,replicas=1,release.after=5,shutdown.preStopSeconds=1"
 INSTALL = f"helm install {NAME} charts/{NAME} -n {NAMESPACE} --create-namespace --set {VALUES} --wait"
 
 
@@ -29,14 +28,6 @@ def pending_pod(scenario: Scenario, vm: str, node: str, strategy: str = "Always"
     # Not opted in, so the webhook is not called for the pod. The controller isn't started, so nothing restarts the VM.
     pod = VirtController(scenario).prepare(scenario.vm_pod(vm, opt_in=None), strategy)
     return scenario.create(pin(pod, node))
-
-
-def is_missing(scenario: Scenario, path: str) -> bool:
-    try:
-        scenario.plane.request("GET", path)
-    except ApiError as error:
-        return error.status == 404
-    return False
 
 
 def shown(reader: Workstation, command: str) -> str:
@@ -78,7 +69,7 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     wait_unmodified()
     released = pending_pod(scenario, "released", cordoned)
     manual = pending_pod(scenario, "manual", cordoned, "Manual")
-    plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{released}"), 40, "the release without the configuration")
+    plane.wait(lambda: plane.find(f"{scenario.pods}/{released}") is None, 40, "the release without the configuration")
     # The commands that list the pins that can't hold, with the scheduler's message, and the Events of VMIs.
     pods, events = commands(guide("troubleshooting"), "Pins that can't hold")
     text = plane.wait(lambda: shown(reader, events), 40, "an Event about the VM that doesn't start by itself")
@@ -87,10 +78,10 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     vm, pinned_to, message = shown(reader, pods).split(maxsplit=2)
     assert (vm, pinned_to) == ("manual", cordoned)
     assert "nodes are available" in message
-    assert not is_missing(scenario, f"{scenario.pods}/{manual}")
+    assert plane.find(f"{scenario.pods}/{manual}")
     assert plane.request("GET", release.lease)["spec"]["holderIdentity"]
     assert not may(scenario, "create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations")
-    assert is_missing(scenario, release.configuration)
+    assert plane.find(release.configuration) is None
 
     reader.run(observe)
     wait_unmodified()
@@ -100,4 +91,4 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     scenario.wait_unschedulable(kept)
     reader.run(go_back)
     wait_pinned()
-    plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{kept}"), 40, "the release after the way back")
+    plane.wait(lambda: plane.find(f"{scenario.pods}/{kept}") is None, 40, "the release after the way back")

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, Object, container, env_values
 from tests.support.helm_release import HELMS, Release
@@ -118,11 +117,9 @@ UPGRADES: tuple[tuple[list[str], Object, int], ...] = (
 
 def creation_error(plane: ControlPlane) -> str:
     """Create an opted-in VM pod in a dry run, and return the API server's error."""
-    try:
-        plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in_pod())
-    except ApiError as error:
-        return str(error)
-    return ""
+    pod = recorded_pod("vm-start")
+    pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule"] = "true"
+    return plane.error("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
 
 
 def test_upgrades_and_rollbacks_keep_what_the_program_has_written_and_an_uninstall_leaves_no_object(
@@ -164,10 +161,3 @@ def test_upgrades_and_rollbacks_keep_what_the_program_has_written_and_an_uninsta
 
     # The garbage collector deletes the Deployment's pods some time later.
     plane.wait(nothing_left, 60, "nothing left of the release")
-
-
-def opted_in_pod() -> Object:
-    """A virt-launcher pod that is opted in."""
-    pod = recorded_pod("vm-start")
-    pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule"] = "true"
-    return pod

@@ -1,11 +1,15 @@
 """CRDs of KubeVirt, Longhorn and other projects. By default they accept any field."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
 
 Object = dict[str, Any]
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OPEN: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -30,3 +34,14 @@ def crd(
         "metadata": {"name": f"{plural}.{group}"},
         "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [own]},
     }
+
+
+def install(plane: ControlPlane, *definitions: Object) -> None:
+    """Create the CRDs that are missing, and wait until the API server serves their kinds."""
+    for definition in definitions:
+        with suppress(ApiError):
+            plane.request("POST", PATH, definition)
+    for definition in definitions:
+        spec = definition["spec"]
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        plane.wait(lambda path=path: plane.request("GET", path), 20, f"the CRD of {path}")  # type: ignore[misc]

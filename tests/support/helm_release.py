@@ -54,6 +54,7 @@ class Release:
         self.plane, self.name, self.namespace, self.program = plane, name, name, program
         self.fullname = name if NAME in name else f"{name}-{NAME}"
         self.configuration = f"{REGISTRATIONS}/{self.fullname}"
+        self.deployment_path = f"/apis/apps/v1/namespaces/{name}/deployments/{self.fullname}"
         self.secret = f"/api/v1/namespaces/{name}/secrets/{self.fullname}-tls"
         self.lease = f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases/{self.fullname}-release"
 
@@ -75,8 +76,7 @@ class Release:
         self.helm("uninstall", self.name, *arguments)
 
     def deployment(self) -> Object:
-        path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.fullname}"
-        return self.plane.request("GET", path)
+        return self.plane.request("GET", self.deployment_path)
 
     def webhooks(self) -> list[Object]:
         found: list[Object] = self.plane.request("GET", self.configuration)["webhooks"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from tests.support import crds
 from tests.support.accounts import KUBEVIRT
 from tests.support.builders import PREFERRED
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.rights import RBAC
-from tests.support.crds import CRDS, crd
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 
@@ -33,12 +33,8 @@ def install_crds(plane: ControlPlane) -> None:
     ):
         with suppress(ApiError):
             plane.request("POST", f"{RBAC}/{path}", role | body)
-    vmi = "VirtualMachineInstance"
-    for kind, short_name in (("VirtualMachine", "vm"), (vmi, "vmi"), (f"{vmi}ReplicaSet", "vmirs")):
-        with suppress(ApiError):
-            plane.request("POST", CRDS, crd(kind, short_names=(short_name, f"{short_name}s")))
-        path = f"/apis/kubevirt.io/v1/{kind.lower()}s"
-        plane.wait(lambda path=path: plane.request("GET", path), 20, f"the CRD of {kind}")  # type: ignore[misc]
+    kinds = {"VirtualMachine": "vm", "VirtualMachineInstance": "vmi", "VirtualMachineInstanceReplicaSet": "vmirs"}
+    crds.install(plane, *(crds.crd(kind, short_names=(name, f"{name}s")) for kind, name in kinds.items()))
 
 
 def vm_path(scenario: Scenario, name: str = "") -> str:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 
+from tests.support import crds
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.crds import CRDS, crd
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
 from webhook.placement.objects.longhorn import node_selector, tolerations
@@ -59,16 +59,13 @@ class Longhorn:
         self._loop = ReconcileLoop(self._plane, f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
-        for kind in "ShareManager", "Setting":
-            self._create(CRDS, crd(kind, "longhorn.io", "v1beta2"))
+        crds.install(self._plane, *(crds.crd(kind, "longhorn.io", "v1beta2") for kind in ("ShareManager", "Setting")))
         self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
         priority = {"metadata": {"name": PRIORITY_CLASS}, "value": 1_000_000_000}
         self._create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
         self._plane.create_namespace(self.namespace)
         account = {"metadata": {"name": "longhorn-service-account"}}
         self._create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", account)
-        self._plane.wait(lambda: self._plane.request("GET", self.managers), 20, "the ShareManager CRD")
-        self._plane.wait(lambda: self._plane.request("GET", self.settings), 20, "the CRD of Longhorn's settings")
         # Share-managers tolerate nothing by default.
         kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "taint-toleration"}}
         self._create(self.settings, kind | {"value": ""})
@@ -125,10 +122,10 @@ class Longhorn:
         self._volumes = {name: pv for name, pv in self._volumes.items() if _handle(pv) != volume}
 
     def share_manager(self, volume: str) -> Object | None:
-        return self._get(f"{self.managers}/{volume}")
+        return self._plane.find(f"{self.managers}/{volume}")
 
     def pod(self, volume: str) -> Object | None:
-        return self._get(f"{self.pods}/share-manager-{volume}")
+        return self._plane.find(f"{self.pods}/share-manager-{volume}")
 
     def wait_running(self, volume: str, other_than: str = "") -> str:
         """Wait until the share-manager runs on a node other than `other_than`, and return its node.
@@ -331,7 +328,7 @@ class Longhorn:
         return pod
 
     def _storage_class(self, name: str) -> Object:
-        return (self._get(f"{STORAGE}/storageclasses/{name}") if name else None) or {}
+        return (self._plane.find(f"{STORAGE}/storageclasses/{name}") if name else None) or {}
 
     def _delete(self, path: str) -> None:
         with suppress(ApiError):
@@ -341,14 +338,6 @@ class Longhorn:
         # Version 0: read the API server's watch cache. Polling etcd would slow down the tests.
         found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
         return found
-
-    def _get(self, path: str) -> Object | None:
-        try:
-            return self._plane.request("GET", path)
-        except ApiError as error:
-            if error.reason != "NotFound":
-                raise
-            return None
 
     def _create(self, path: str, body: Object) -> None:
         try:

@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from copy import deepcopy
 
+from tests.support import crds
 from tests.support.controlplane.api import ApiError, Object
-from tests.support.crds import CRDS, crd
 from tests.support.kubevirt import install_crds, vm_of
 from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
@@ -43,10 +43,7 @@ class MigrationController:
         self._nodes: dict[str, str] = {}
         self.loop = ReconcileLoop(self._plane, f"migrations-{scenario.namespace}", self._reconcile)
         install_crds(self._plane)
-        for definition in migration_crd(), crd("KubeVirt"):
-            with suppress(ApiError):
-                self._plane.request("POST", CRDS, definition)
-        self._plane.wait(lambda: self._plane.request("GET", self.path), 20, "the CRD of migrations")
+        crds.install(self._plane, migration_crd(), crds.crd("KubeVirt"))
 
     def __enter__(self) -> MigrationController:
         self.loop.start()

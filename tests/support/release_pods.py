@@ -20,18 +20,19 @@ class ReleasePods:
         self._test_pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{self.release.fullname}-test"
 
     def reconcile(self) -> None:
-        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
+        """Start and stop replicas as the Deployment requires, if there is one, and run a pending pod of `helm test`."""
         try:
             self._replicas.reconcile()
             self._route_plain_port()
-            pod = self.plane.request("GET", self._test_pod)
         except ApiError as error:
             if error.reason != "NotFound":
                 raise
-            self._stop_without_deployment()
-        else:
-            if pod["status"].get("phase") == "Running":
-                run_test_pod(self.release, pod)
+            if self.plane.find(self.release.deployment_path) is None:
+                self.stop()
+            return
+        pod = self.plane.find(self._test_pod)
+        if pod and pod["status"].get("phase") == "Running":
+            run_test_pod(self.release, pod)
 
     def stop(self) -> None:
         self._replicas.__exit__()
@@ -44,12 +45,3 @@ class ReleasePods:
         addresses = sorted(pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"])
         for address, replica in zip(addresses, cycle(self._replicas.running), strict=False):
             self.plane.route(address, 8080, replica.plain_address)
-
-    def _stop_without_deployment(self) -> None:
-        """Stop the replicas if the release was uninstalled. Most often, only the pod of `helm test` is missing."""
-        try:
-            self.release.deployment()
-        except ApiError as error:
-            if error.reason != "NotFound":
-                raise
-            self.stop()

@@ -67,6 +67,25 @@ class Api:
             raise ApiError(response.status, answer)
         return answer
 
+    def find(self, path: str) -> Object | None:
+        """Return an object, None if it doesn't exist."""
+        try:
+            return self.request("GET", path)
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            return None
+
+    def error(
+        self, method: str, path: str, body: object = None, token: str | None = None, user: str | None = None
+    ) -> str:
+        """Send a request, and return its error, empty if it succeeds."""
+        try:
+            self.request(method, path, body, token, user)
+        except ApiError as error:
+            return str(error)
+        return ""
+
     def close_idle_connections(self) -> None:
         while self._idle:
             self._idle.pop().close()

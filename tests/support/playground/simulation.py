@@ -6,10 +6,10 @@ import json
 from contextlib import ExitStack
 from copy import copy
 
+from tests.support import crds
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.crds import CRDS, crd
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.kubevirt import launcher_pod
 from tests.support.longhorn import DRIVER, GROUP, STORAGE, VOLUMES
@@ -193,10 +193,8 @@ def show_installation(plane: ControlPlane) -> None:
     plane.create_namespace("kubevirt")
     created = plane.request("POST", KUBEVIRTS, kubevirt())["metadata"]
     plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
-    for name in "Volume", "Replica":  # `Longhorn.install` adds Setting
-        plural = f"{name.lower()}s"
-        plane.request("POST", CRDS, crd(name, "longhorn.io", "v1beta2", status=False))
-        plane.wait(lambda path=f"{LONGHORN}/{plural}": plane.request("GET", path), 20, f"the CRD of {plural}")  # type: ignore[misc]
+    # `Longhorn.install` adds Setting
+    crds.install(plane, *(crds.crd(name, "longhorn.io", "v1beta2", status=False) for name in ("Volume", "Replica")))
     kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
     plane.request("POST", f"{LONGHORN}/settings", kind | {"value": LONGHORN_VERSION})
     core = "/api/v1/namespaces/kubevirt"
