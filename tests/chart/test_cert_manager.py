@@ -32,7 +32,10 @@ pytestmark = [
     pytest.mark.usefixtures("cert_manager"),
 ]
 
-CERT_MANAGER, FAIL = "--set=certificates.source=cert-manager", "--set=webhook.failurePolicy=Fail,shutdown.preStopSeconds=1"
+CERT_MANAGER, FAIL = (
+    "--set=certificates.source=cert-manager",
+    "--set=webhook.failurePolicy=Fail,shutdown.preStopSeconds=1",
+)
 CERT_MANAGER_SECRETS = {"-ca", "-cert-manager-tls"}
 RENEWAL_REQUESTED = {"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "by `cmctl renew`"}
 

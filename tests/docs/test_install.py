@@ -58,6 +58,7 @@ class Workstation:
             "HOME": str(folder),
             "KUBECONFIG": str(folder / "kubeconfig"),
             "COLUMNS": "200",
+            "GOGC": "off",  # kubectl and helm take a quarter less CPU time
         }
 
     def run(self, command: str) -> str:

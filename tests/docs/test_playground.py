@@ -35,7 +35,7 @@ class Terminal:
     """The reader's second terminal, in the checkout."""
 
     def __init__(self, variables: Path) -> None:
-        self._environment = environment_of(variables) | {"COLUMNS": "150"}
+        self._environment = environment_of(variables) | {"COLUMNS": "150", "GOGC": "off"}
 
     def check(self, step: Transcript) -> None:
         """Run a step until it prints what the page shows. A command that changes the cluster runs once."""

@@ -26,7 +26,6 @@ from tests.support.webhook_process import PROGRAM, Webhook
 pytestmark = pytest.mark.controlplane
 
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-RULE: Object = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
 DRAIN = "--ignore-daemonsets --delete-emptydir-data"
 OPT_IN = {"kubevirt-scheduler/co-schedule": "true"}
 VERSION: Object = {
@@ -63,15 +62,9 @@ class Evacuation:
 
     def __enter__(self) -> Evacuation:
         self._server.__enter__()
-        webhook = {
-            "name": "virt-launcher-eviction-interceptor.kubevirt.io",
-            "clientConfig": self._server.client_config,
-            "rules": [RULE],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self._scenario.namespace}},
-            "sideEffects": "NoneOnDryRun",
-            "admissionReviewVersions": ["v1"],
-        }
-        metadata = {"name": f"evacuation-{self._scenario.namespace}"}
+        name, namespace = "virt-launcher-eviction-interceptor.kubevirt.io", self._scenario.namespace
+        webhook = self._server.webhook(name, namespace, "pods/eviction")
+        metadata = {"name": f"evacuation-{namespace}"}
         self._plane.request("POST", REGISTRATIONS, {"metadata": metadata, "webhooks": [webhook]})
         return self
 

@@ -19,7 +19,7 @@ from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.json_server import JsonServer
 from tests.support.longhorn import STORAGE, VOLUMES
-from tests.support.scenario import DECISION, HOSTNAME, Scenario
+from tests.support.scenario import HOSTNAME, Scenario, reason_of
 from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = pytest.mark.controlplane
@@ -119,10 +119,6 @@ def pod_with(scenario: Scenario, fields: Object, opt_in: str | None = "true") ->
     return pod
 
 
-def reason_of(pod: Object) -> str:
-    return str(pod["metadata"]["annotations"][DECISION]).partition(":")[0]
-
-
 @contextmanager
 def second_webhook(scenario: Scenario) -> Iterator[None]:
     """Run another webhook, such as Kyverno, that the API server calls after ours: it adds a sidecar to pods."""
@@ -135,14 +131,7 @@ def second_webhook(scenario: Scenario) -> Iterator[None]:
         return {key: review[key] for key in ("apiVersion", "kind")} | {"response": response}
 
     with JsonServer(answer, tls=True) as server:
-        webhook = {
-            "name": "second.example.org",
-            "clientConfig": server.client_config,
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scenario.namespace}},
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }
+        webhook = server.webhook("second.example.org", scenario.namespace)
         scenario.plane.request("POST", REGISTRATIONS, {"metadata": {"name": name}, "webhooks": [webhook]})
         try:
             scenario.plane.wait(lambda: scenario.decision("none") and called.is_set(), 20, f"a call of {name}")

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import burst
-from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.replicas import Replicas
-from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
+from tests.support.scenario import CO_SCHEDULED, Scenario, reason_of
 from tests.support.virt_controller import VirtController
 from tests.support.webhook_process import RELEASE_RIGHTS, RIGHTS, create_service_account
 
@@ -55,12 +54,8 @@ def controller(scenario: Scenario) -> Iterator[VirtController]:
 def start_pinned(scenario: Scenario, controller: VirtController, claim: str, run_strategy: str = "Always") -> str:
     """Create a VM with the name of its claim, and its pod. Return the node to which the pod is pinned."""
     pod = scenario.create(controller.prepare(scenario.vm_pod(claim, claim), run_strategy))
-    assert reason(scenario.get(pod)) == "CoScheduled"
+    assert reason_of(scenario.get(pod)) == "CoScheduled"
     return scenario.annotations(pod)[CO_SCHEDULED]
-
-
-def reason(pod: Object) -> str:
-    return str(pod["metadata"]["annotations"][DECISION]).partition(":")[0]
 
 
 def warnings(scenario: Scenario, vm: str) -> list[str]:
@@ -100,7 +95,7 @@ def test_vms_whose_node_is_lost_before_they_are_bound_run_elsewhere_unless_nothi
     measured(f"release: two VMs run elsewhere {time.monotonic() - began:.0f} s after their nodes were lost")
     assert pods["on-dead"]["spec"]["nodeName"] == moved_to
     assert pods["on-cordoned"]["spec"]["nodeName"] not in (dead, cordoned)
-    assert {vm: reason(pod) for vm, pod in pods.items()} == {"on-dead": "CoScheduled", "on-cordoned": "NodeCordoned"}
+    assert {vm: reason_of(pod) for vm, pod in pods.items()} == {"on-dead": "CoScheduled", "on-cordoned": "NodeCordoned"}
     assert replicas.metric(RELEASED) == released + 2
 
     assert controller.pod("manual")["metadata"]["uid"] == stuck["metadata"]["uid"]

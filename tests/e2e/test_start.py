@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.measured import Measured
-from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
+from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario, reason_of
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
@@ -38,7 +38,7 @@ def test_vms_with_a_cold_disk_and_a_shared_iso_start_on_any_node_and_their_share
     measured(f"{VMS} VMs with one ISO on {NODES} nodes: {sorted(spread.values())}")
     # The scheduler chooses at random between equal nodes. With a preference, all VMs ran on one node.
     assert max(spread.values()) <= VMS / 2
-    assert {scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods} == {"ColdStart"}
+    assert {reason_of(scenario.get(pod)) for pod in pods} == {"ColdStart"}
     assert [scenario.longhorn.wait_running(volumes[claim]) for claim in claims] == nodes
     server = scenario.longhorn.pod(volumes[claims[0]]) or {}
     assert server["metadata"]["annotations"][CO_SCHEDULED] == nodes[0]

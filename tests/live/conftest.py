@@ -15,7 +15,7 @@ from tests.support.playground.process import environment_of, playground
 IS_REAL = os.environ.get("LIVE") == "1"
 VERSIONS = pytest.StashKey[str]()
 INSTALL = ("kubevirt-scheduler", str(CHART), "--namespace=kubevirt-scheduler", "--create-namespace", "--wait")
-OPTIONS = {"STORAGE_CLASS": "longhorn", "SETTLE": "2", "PATIENCE": "120"}
+OPTIONS = {"STORAGE_CLASS": "longhorn", "SETTLE": "2", "PATIENCE": "120", "GOGC": "off"}
 OUTCOMES = ("failed", "skipped", "passed")  # the worst one of a scenario's three phases counts
 
 

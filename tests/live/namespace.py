@@ -96,7 +96,8 @@ class Namespace:
 
     def recolocate(self) -> str:
         """Migrate the VM to its storage, and return the last line that the command prints."""
-        command = ("kubevirt-scheduler", "recolocate", "--yes", "--settle=5", "-n", self.name)
+        settle = f"--settle={min(5, self.cluster.settle):g}"
+        command = ("kubevirt-scheduler", "recolocate", "--yes", settle, "-n", self.name)
         return self.cluster.run(*command, seconds=self.cluster.patience).splitlines()[-1]
 
     def delete_share_manager(self) -> None:

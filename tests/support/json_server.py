@@ -17,7 +17,7 @@ from tests.support.controlplane.api import LOOPBACK, Object
 
 
 class JsonServer:
-    """`with JsonServer(answer)`: answer each POST. With `tls`, as `client_config` says for a webhook configuration."""
+    """`with JsonServer(answer)`: answer each POST. With `tls`, it can be a `webhook` of a configuration."""
 
     def __init__(self, answer: Callable[[Object], Object], *, tls: bool = False) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -43,9 +43,17 @@ class JsonServer:
         self._server.shutdown()
         self._server.server_close()
 
-    @property
-    def client_config(self) -> Object:
-        return {"url": f"https://localhost:{self.address[1]}/", "caBundle": base64.b64encode(self._ca).decode()}
+    def webhook(self, name: str, namespace: str, resource: str = "pods") -> Object:
+        """Return the webhook that the API server calls for each such object that is created in the namespace."""
+        url, ca_bundle = f"https://localhost:{self.address[1]}/", base64.b64encode(self._ca).decode()
+        return {
+            "name": name,
+            "clientConfig": {"url": url, "caBundle": ca_bundle},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "sideEffects": "NoneOnDryRun",
+            "admissionReviewVersions": ["v1"],
+        }
 
     def _serve_tls(self) -> bytes:
         ca = issue_ca(datetime.now(UTC))

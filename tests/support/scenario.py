@@ -48,6 +48,11 @@ def recorded_pod(review: str) -> Object:
     return pod
 
 
+def reason_of(pod: Object) -> str:
+    """Return the reason of the decision on a pod."""
+    return str(pod["metadata"]["annotations"][DECISION]).partition(":")[0]
+
+
 class Scenario:
     """Cluster objects of one test; generated names contain its namespace's name. The fixture `scenario` creates it."""
 
