@@ -66,7 +66,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 @pytest.mark.controlplane
 @pytest.mark.parametrize("page", PAGES)
-def test_each_command_of_a_page_prints_what_the_page_shows(terminal: Terminal, page: str) -> None:
+def test_each_command_of_a_page_prints_what_the_page_shows(
+    terminal: Terminal, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.fleet.release.UNSCHEDULED_AFTER", 2)  # seconds, instead of 30; tests/fleet has those
     setup, steps = PAGES[page], transcripts(DOCS / page)
     assert [each.command for each in steps[: len(setup)]] == setup
     for command, output in steps[len(setup) :]:
