@@ -7,7 +7,6 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -220,7 +219,7 @@ def check_rules(folder: Path, rules: Object) -> str:
 
 def write_tests(folder: Path, alert: str, tests: list[Object]) -> str:
     """Write tests of one alert, and the alert without the others, which would cost time. Return the file's name."""
-    rules = [each for each in alerts(rendered_rules()) if each["alert"] == f"KubevirtScheduler{alert}"]
+    rules = [each for each in alert_rules(rendered()) if each["alert"] == f"KubevirtScheduler{alert}"]
     (folder / f"{alert}-rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": alert, "rules": rules}]}))
     content = {"rule_files": [f"{alert}-rules.yaml"], "evaluation_interval": "1m", "tests": tests}
     (folder / f"{alert}.yaml").write_text(yaml.safe_dump(content))
@@ -244,14 +243,8 @@ def played(case: Case, count: int, series: Series) -> Object:
 
 
 @cache
-def rendered_rules(source: str = "client CA") -> Object:
-    rule = find_one(render(SOURCES[source] | {"prometheusRule": {"enabled": True}}), "PrometheusRule")
-    spec: Object = rule["spec"]
-    return spec
-
-
-def alerts(rules: Object) -> list[Any]:
-    return [alert for group in rules["groups"] for alert in group["rules"]]
+def rendered(source: str = "client CA") -> list[Object]:
+    return render(SOURCES[source] | {"prometheusRule": {"enabled": True}})
 
 
 @pytest.mark.needs("promtool")
@@ -274,7 +267,10 @@ def test_promtool_parses_all_rules_and_queries_and_rejects_an_invalid_expression
     recorded = [{"record": "panel", "expr": query.replace("$__rate_interval", "1m"), "labels": {"number": str(number)}}
                 for number, query in enumerate(queries)]  # fmt: skip
     assert len(recorded) > 10
-    for rules in [{"groups": [{"name": "dashboard", "rules": recorded}]}, *map(rendered_rules, SOURCES)]:
+    for rules in [
+        {"groups": [{"name": "dashboard", "rules": recorded}]},
+        *(find_one(rendered(each), "PrometheusRule")["spec"] for each in SOURCES),
+    ]:
         assert check_rules(tmp_path, rules) == ""
     broken = {"groups": [{"name": "broken", "rules": [{"alert": "Broken", "expr": "sum(rate(a[5m])"}]}]}
     assert "could not parse expression" in check_rules(tmp_path, broken)
@@ -287,7 +283,7 @@ def causes(alert: Object) -> set[str]:
 
 def test_each_cause_of_each_alert_has_series_that_fire_it_and_series_that_do_not() -> None:
     found = {(alert["alert"].removeprefix("KubevirtScheduler"), cause, alert["labels"]["severity"])
-             for alert in alerts(rendered_rules()) for cause in causes(alert)}  # fmt: skip
+             for alert in alert_rules(rendered()) for cause in causes(alert)}  # fmt: skip
     cases = {(name, cause, severity) for name, cause, severity, _ in CASES}
     from_metric = {("EventsDropped", "full", "info"), ("CertificateFails", "refused", "warning")}
     assert cases - from_metric == found - {("EventsDropped", "", "info")}
@@ -297,8 +293,7 @@ def test_each_cause_of_each_alert_has_series_that_fire_it_and_series_that_do_not
 def test_each_alert_has_a_severity_a_summary_with_its_cause_and_a_link_to_its_heading_in_the_runbooks() -> None:
     page = "https://example.com/runbooks/"
     values = SOURCES["client CA"] | {"prometheusRule": {"enabled": True, "runbookUrl": page}}
-    rules: Object = find_one(render(values), "PrometheusRule")["spec"]
-    for alert, configured in zip(alerts(rendered_rules()), alerts(rules), strict=True):
+    for alert, configured in zip(alert_rules(rendered()), alert_rules(render(values)), strict=True):
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
         assert causes(alert) == {""} or re.search(r"\$labels[.](cause|certificate)\b", alert["annotations"]["summary"])
@@ -343,17 +338,17 @@ def test_the_runbooks_have_a_heading_for_each_alert_and_list_its_severities_and_
     assert all(name.lower() == anchor for name, anchor, _, _ in rows)
     listed = {name: set(severities.split(", ")) for name, _, severities, _ in rows}
     found: dict[str, set[str]] = {}
-    for alert in alerts(rendered_rules()):
+    for alert in alert_rules(rendered()):
         found.setdefault(alert["alert"], set()).add(alert["labels"]["severity"])
     assert (listed, list(headings)) == (found, list(found))
     row_texts = {name: text for name, _, _, text in rows}
-    for alert in alerts(rendered_rules()):
+    for alert in alert_rules(rendered()):
         for cause in causes(alert) - {""}:
             assert all(f"`{cause}`" in texts[alert["alert"]] for texts in (headings, row_texts)), cause
 
 
 def test_the_alert_the_dashboard_and_the_runbook_of_softened_starts_select_the_reasons_of_the_guard() -> None:
-    (softened,) = (alert for alert in alerts(rendered_rules()) if alert["alert"] == "KubevirtSchedulerSoftened")
+    (softened,) = (alert for alert in alert_rules(rendered()) if alert["alert"] == "KubevirtSchedulerSoftened")
     dashboard = (CHART / "dashboards" / "kubevirt-scheduler.json").read_text()
     runbook = (DOCS / "runbooks" / "README.md").read_text()
     of_vms = {reason for subject, _, reason, _ in possible_labels() if subject is Subject.VM}

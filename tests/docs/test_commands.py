@@ -1,16 +1,13 @@
 """The documentation is accurate: commands and their output, links, and settings."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
+from tests.support.command_line import run_line
 from tests.support.helm_chart import default_values, leaf_paths
 from tests.support.paths import CHART, DOCS, ROOT
 from webhook.placement.settings import PREFIX, Settings, read_settings
@@ -32,17 +29,10 @@ def examples() -> list[tuple[str, str]]:
     return [(command.partition("  #")[0].strip(), output) for command, output in shown if output.strip()]
 
 
-def run(command: str) -> str:
-    words = shlex.split(command)
-    words[0] = str(Path(sys.executable).with_name(words[0]))
-    environment = {**os.environ, "COLUMNS": "100"}
-    result = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
-    return result.stdout
-
-
 @pytest.mark.parametrize(("command", "shown"), examples(), ids=[command for command, _ in examples()])
 def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: str) -> None:
-    assert missing_part(strip_lines(run(command)), strip_lines(shown)) == ""
+    printed = run_line(command, {"COLUMNS": "100"}, ROOT)
+    assert (printed.exit_code, missing_part(strip_lines(printed.stdout), strip_lines(shown))) == (0, "")
 
 
 def test_each_make_command_of_a_page_or_a_workflow_is_a_makefile_target() -> None:

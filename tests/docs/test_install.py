@@ -7,7 +7,6 @@ local processes stand in for the replicas and the pod of `helm test` (helm_relea
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -50,9 +49,7 @@ class Workstation:
             programs.joinpath(name).symlink_to(program)
         programs.joinpath("virtctl").write_text(VIRTCTL)
         programs.joinpath("virtctl").chmod(0o755)
-        config = json.loads(plane.write_kubeconfig(folder / "kubeconfig").read_text())
-        config["contexts"][0]["context"]["namespace"] = cluster.scenario.namespace
-        folder.joinpath("kubeconfig").write_text(json.dumps(config))
+        plane.write_kubeconfig(folder / "kubeconfig", namespace=cluster.scenario.namespace)
         self.environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "HOME": str(folder),

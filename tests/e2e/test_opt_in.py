@@ -9,7 +9,7 @@ import pytest
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import STORAGE, Longhorn
-from tests.support.scenario import DECISION, Scenario
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook, create_service_account
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
@@ -28,18 +28,6 @@ def by_namespace(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Webhook]:
         yield webhook.register(share_managers=False)
 
 
-def decision(scenario: Scenario, opt_in: str | None = None) -> str:
-    """Return the decision that a VM would get now, empty if the webhook doesn't handle it."""
-    created = scenario.dry_run(scenario.vm_pod("trial", "disk1", opt_in=opt_in))
-    return str(created["metadata"]["annotations"].get(DECISION, ""))
-
-
-def wait_for(scenario: Scenario, ending: str) -> None:
-    """Wait for the watch: the decision on a VM without an annotation ends with these words, or there is none."""
-    scenario.plane.wait(lambda: decision(scenario).endswith(ending) and bool(decision(scenario)) == bool(ending),
-                        20, f"a decision that ends with {ending!r}")  # fmt: skip
-
-
 def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(plain_scenario: Scenario, by_namespace: Webhook) -> None:
     scenario, request = plain_scenario, plain_scenario.plane.request
     scenario.add_nodes(2)
@@ -49,27 +37,35 @@ def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(plain_scenario: Sc
         f"/api/v1/namespaces/{scenario.namespace}",
         f"{STORAGE}/storageclasses/{scenario.namespace}",
     )
-    assert decision(scenario) == ""
-    assert decision(scenario, "true").startswith(f"CoScheduled: pinned to {node}")
+
+    def decision(opt_in: str | None = None) -> str:
+        return scenario.decision("disk1", opt_in=opt_in)
+
+    def wait_for(ending: str) -> None:
+        """Wait for the watch: the decision on a VM without an annotation ends with these words, or there is none."""
+        scenario.plane.wait(lambda: decision().endswith(ending) and bool(decision()) == bool(ending), 20, ending)
+
+    assert decision() == ""
+    assert decision("true").startswith(f"CoScheduled: pinned to {node}")
 
     def label(value: str | None) -> Object:
         return request("PATCH", namespace, {"metadata": {"labels": {KEY: value}}})
 
     label("true")
-    wait_for(scenario, "(opted in by its namespace)")
-    assert decision(scenario, "false") == ""
+    wait_for("(opted in by its namespace)")
+    assert decision("false") == ""
     label("false")
-    wait_for(scenario, "")
+    wait_for("")
     request("PATCH", storage_class, {"metadata": {"annotations": {KEY: "true"}}})
-    assert decision(scenario) == ""
+    assert decision() == ""
     label(None)
-    wait_for(scenario, "(opted in by its StorageClass)")
+    wait_for("(opted in by its StorageClass)")
     vm = scenario.start_vm("vm1", "disk1", opt_in=None)
     assert scenario.get(vm)["spec"]["nodeName"] == node
     # A second VM is one of a pool, whose shared claim doesn't decide: 12 of 12 such VMs ran on one of six nodes.
-    scenario.plane.wait(lambda: decision(scenario).startswith("SharedClaimOnly"), 20, "the first VM in the caches")
-    assert decision(scenario, "true").startswith(f"CoScheduled: pinned to {node}")
-    assert decision(scenario, "false") == ""
+    scenario.plane.wait(lambda: decision().startswith("SharedClaimOnly"), 20, "the first VM in the caches")
+    assert decision("true").startswith(f"CoScheduled: pinned to {node}")
+    assert decision("false") == ""
     assert {line["opted_in_by"] for line in by_namespace.log() if line.get("event") == "decided"} == {
         "annotation", "namespace", "nothing", "storage-class"
     }  # fmt: skip

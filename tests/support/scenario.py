@@ -280,9 +280,10 @@ class Scenario:
         spec = {"containers": [container], "nodeName": node}
         self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
-    def decision(self, *claims: str) -> str:
+    def decision(self, *claims: str, opt_in: str | None = "true") -> str:
         """Return the decision annotation that a VM with these claims would get now; empty if it would get none."""
-        return str(self.dry_run(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(DECISION, ""))
+        pod = self.vm_pod("trial", *claims, opt_in=opt_in)
+        return str(self.dry_run(pod)["metadata"]["annotations"].get(DECISION, ""))
 
     def target_node(self, *claims: str) -> str:
         """Return the node that the webhook would select now for a VM with these claims; empty if none."""

@@ -132,7 +132,7 @@ class Api:
             self._idle.append(connection)
         return response, text
 
-    def write_kubeconfig(self, path: Path, token: str | None = None) -> Path:
+    def write_kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
         """Write a kubeconfig with the client's token, or with `token`, and return its path."""
         cluster = {"server": self.url, "certificate-authority": str(self.ca)}
         config = {
@@ -140,7 +140,7 @@ class Api:
             "kind": "Config",
             "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": "test", "user": {"token": token or self.token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}],
             "current-context": "test",
         }
         path.write_text(json.dumps(config))  # JSON is YAML

@@ -6,7 +6,6 @@ No kubelet runs here: kwok marks every pod as running. Only the replicas of the 
 from __future__ import annotations
 
 import http.client
-import json
 import signal
 import sys
 import time
@@ -44,10 +43,7 @@ def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: P
     virtctl = Path(__file__).with_name("virtctl")
     for program in plane.binaries["kubectl"], plane.binaries["helm"], PROGRAM, virtctl:
         programs.joinpath(program.name).symlink_to(program)
-    kubeconfig = plane.write_kubeconfig(folder / "workstation-kubeconfig")
-    config = json.loads(kubeconfig.read_text())
-    config["contexts"][0]["context"]["namespace"] = namespace
-    kubeconfig.write_text(json.dumps(config))
+    kubeconfig = plane.write_kubeconfig(folder / "workstation-kubeconfig", namespace=namespace)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"export KUBECONFIG='{kubeconfig}'\nexport PATH='{programs}':\"$PATH\"\n")
 
