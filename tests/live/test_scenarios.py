@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
 from tests.live.cluster import Cluster, Object
-from tests.live.namespace import Namespace, decision, node_of, uid
+from tests.live.namespace import LABEL, Namespace, decision, node_of, uid
+from tests.support.paths import ROOT
 from webhook.commands.benchmark.plan import LABEL as BENCHMARK
 
 pytestmark = pytest.mark.controlplane
 Seen = Callable[[str, object], None]  # record_property("seen", ...) writes the last column of the table
+
+
+@pytest.mark.skipif(os.environ.get("LIVE") == "1", reason="needs an empty cluster")
+def test_ctrl_c_in_the_middle_of_a_scenario_leaves_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-s", f"--override-ini=cache_dir={tmp_path}", __file__, "-k", "drained"]
+    environment = dict(cluster.environment) | {"LIVE": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        begin = list(takewhile(lambda line: "draining" not in line, process.stdout))
+        process.send_signal(signal.SIGINT)  # at once: a drain takes seconds
+        end = process.stdout.read()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, "".join([*begin, end])
+    assert "| interrupted |" in end
+    assert "deleting live-" in end  # so there was a namespace
+    assert cluster.items("namespaces", "-l", LABEL) == []
+    assert cluster.items("pv") == []
+    assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []
 
 
 def test_at_a_cold_start_the_share_manager_starts_on_the_node_of_the_vm(

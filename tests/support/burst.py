@@ -12,6 +12,7 @@ from statistics import quantiles
 
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
 from tests.support.scenario import DECISION, Scenario
 
 
@@ -40,7 +41,7 @@ def create(scenario: Scenario, pods: Sequence[Object], clients: int = 0) -> list
     clients = clients or len(pods)
     scenario.plane.connect(clients)
     with ThreadPoolExecutor(clients) as threads:
-        return list(threads.map(lambda body: _post(scenario, body), bodies))
+        return list(threads.map(lambda body: post(scenario.plane, scenario.pods, body), bodies))
 
 
 def latencies(created: Sequence[Creation]) -> tuple[float, float]:
@@ -49,9 +50,10 @@ def latencies(created: Sequence[Creation]) -> tuple[float, float]:
     return found[49], found[98]
 
 
-def _post(scenario: Scenario, body: str) -> Creation:
+def post(plane: ControlPlane, path: str, body: str) -> Creation:
+    """Create a VM pod as KubeVirt does."""
     began = time.monotonic()
-    response, answer = scenario.plane.create_as(KUBEVIRT, scenario.pods, body)
+    response, answer = plane.create_as(KUBEVIRT, path, body)
     seconds = time.monotonic() - began
     if response.status >= HTTPStatus.BAD_REQUEST:
         return Creation(seconds, error=str(answer.get("message")))

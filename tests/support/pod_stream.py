@@ -5,33 +5,19 @@ The creations are dry runs: the API server admits them like any other, calls the
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.support.accounts import KUBEVIRT
-from tests.support.controlplane.api import Object
+from tests.support.burst import Creation, post
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.scenario import DECISION, Scenario
+from tests.support.scenario import Scenario
 
 # Seconds after each creation, for `of_scenario`: at most 50 pods per second from 2 threads. The rest of two cores is
 # left to the control plane and the webhook.
 PAUSE = 0.04
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """The result of one POST. Times are `time.monotonic()`."""
-
-    began: float
-    ended: float
-    pod: str  # name; empty if the POST failed
-    decided: bool  # whether the pod carries a decision of the webhook
-    problem: str  # the API server's message; empty if the POST succeeded
 
 
 class PodStream:
@@ -58,7 +44,7 @@ class PodStream:
         self._after_each = after_each
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._create) for _ in range(threads)]
-        self._begin = time.monotonic()
+        self._begin = self._last = time.monotonic()
         self.creations: list[Creation] = []
 
     @classmethod
@@ -86,18 +72,17 @@ class PodStream:
     @property
     def failed(self) -> list[str]:
         """The API server's messages for the creations that failed."""
-        return [each.problem for each in self.creations if each.problem]
+        return [each.error for each in self.creations if each.error]
 
     @property
     def missed(self) -> list[str]:
         """The names of the created pods that carry no decision of the webhook."""
-        return [each.pod for each in self.creations if not each.problem and not each.decided]
+        return [each.pod for each in self.creations if not each.error and not each.reason]
 
     @property
     def rate(self) -> float:
         """Creations per second."""
-        last = max(each.ended for each in self.creations)
-        return self.count / (last - self._begin)
+        return self.count / (self._last - self._begin)
 
     def wait_for_more(self, creations: int, seconds: float = 30) -> None:
         """Return after so many more creations."""
@@ -107,15 +92,7 @@ class PodStream:
     def _create(self) -> None:
         while not self._done.is_set():
             began = time.monotonic()
-            response, answer = self._plane.create_as(KUBEVIRT, self._path, self._body(began - self._begin))
-            self.creations.append(_creation(began, response.status, answer))
+            self.creations.append(post(self._plane, self._path, self._body(began - self._begin)))
+            self._last = time.monotonic()
             self._after_each()
             self._done.wait(max(self._pause, began + self._period - time.monotonic()))
-
-
-def _creation(began: float, status: int, answer: Object) -> Creation:
-    ended = time.monotonic()
-    if status != http.HTTPStatus.CREATED:
-        return Creation(began, ended, "", False, str(answer.get("message") or status))
-    metadata = answer["metadata"]
-    return Creation(began, ended, metadata["name"], DECISION in metadata.get("annotations", {}), "")
