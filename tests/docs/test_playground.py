@@ -13,6 +13,7 @@ from tests.support.command_line import run_line
 from tests.support.helm_chart import NAME, NAMESPACE
 from tests.support.paths import DOCS, ROOT
 from tests.support.playground.process import environment_of, playground
+from webhook.fleet import release
 
 READS = ("kubectl get", "kubevirt-scheduler")  # a person repeats such a command until the cluster has settled
 SETTLED = 60  # seconds
@@ -69,7 +70,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 def test_each_command_of_a_page_prints_what_the_page_shows(
     terminal: Terminal, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.fleet.release.UNSCHEDULED_AFTER", 2)  # seconds, instead of 30; tests/fleet has those
+    monkeypatch.setattr(release, "UNSCHEDULED_AFTER", 2)  # seconds, instead of 30: tests/fleet has those
     setup, steps = PAGES[page], transcripts(DOCS / page)
     assert [each.command for each in steps[: len(setup)]] == setup
     for command, output in steps[len(setup) :]:
