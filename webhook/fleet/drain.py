@@ -95,7 +95,7 @@ class Affected:
     targets: tuple[str, ...] = ()  # the nodes that can run it, if it runs on a drained one
     move: Move | None = None  # takes it to its storage before the drain
     migrates: bool = False  # KubeVirt can migrate it
-    returns: bool = False  # it may be apart from its storage afterwards
+    returns: bool = False  # it may be apart from its storage afterwards, and a migration can bring it back
 
     @property
     def interrupted(self) -> bool:
@@ -223,7 +223,9 @@ def _unserved(vm: Affected, site: Site, drained: Sequence[str]) -> Affected:
     else:
         effect, why = Effect.IO_PAUSES, f"its share-manager {'follows it' if follows else 'may start on any node'}"
         why += " if it migrates first" * (follows and leaves)
-    returns = effect is not Effect.STOPS and not follows and not (enforced and effect is Effect.RESTARTS)
+    refusal = why_not_evacuated(status, site.around, catalog)
+    stays = follows or effect is Effect.STOPS or (enforced and effect is Effect.RESTARTS)
+    returns = not stays and (refusal is None or refusal.hindrance is not Hindrance.NOT_MIGRATABLE)
     return replace(vm, effects=(*vm.effects, effect), why="; ".join(filter(None, (vm.why, why))), returns=returns)
 
 
