@@ -24,7 +24,9 @@ Seen = Callable[[str, object], None]  # record_property("seen", ...) writes the 
 
 @pytest.mark.skipif(os.environ.get("LIVE") == "1", reason="needs an empty cluster")
 def test_ctrl_c_in_the_middle_of_a_scenario_leaves_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-s", f"--override-ini=cache_dir={tmp_path}", __file__, "-k", "drained"]
+    # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "pytest", "-s", __file__, "-k", "drained"]
+    command.append(f"--override-ini=cache_dir={tmp_path}")
     environment = dict(cluster.environment) | {"LIVE": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
