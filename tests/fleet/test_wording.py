@@ -193,6 +193,12 @@ def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], st
     assert status.state is not State.APART or NO_ACTION not in words
 
 
+def test_the_advice_names_the_annotation_that_the_settings_name() -> None:
+    renamed, of_helm = {"opt_in_annotations": ("example.org/beside",)}, annotated(vm(opt_in=False), HELM)
+    words = advice(*apart(*SERVED, of_helm, vm_pod(node="node-b", opt_in=None), OTHER, **renamed))
+    assert 'with example.org/beside: "true" at its source' in words
+
+
 def test_without_the_node_guard_no_restart_is_advised_that_pins_the_vm_to_the_same_node() -> None:
     words = advice(*apart(*CORDONED, vm(), pinned_vm_pod(), OTHER, node_guard=False))
     assert words == (

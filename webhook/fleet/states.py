@@ -34,7 +34,7 @@ from webhook.placement.reasons import (
     Reason,
 )
 from webhook.placement.resolve import resolve, resolve_claims
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import OPT_IN_KEY, Action, Settings
 from webhook.placement.votes import choose, voters
 
 _CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
@@ -127,6 +127,7 @@ class Status(Struct, frozen=True):
     start: Start | None = None  # None if the next pod is unknown
     opted_in_by: OptedInBy = OptedInBy.NOTHING  # what opts in the VM's next pod
     opted_out: bool = False  # an annotation or a label opts the VM out
+    opt_in_key: str = OPT_IN_KEY  # of the annotation that would opt it in
     claims: tuple[ClaimFinding, ...] = ()  # all claims of a running VM
 
     @property
@@ -177,7 +178,8 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
         applicant = Manifest(machine.template, machine.namespace)
     by = opted_in_by(applicant, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
-    status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out)
+    key = settings.opt_in_annotations[0]
+    status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out, opt_in_key=key)
     if machine.pod is not None:
         status = _of_pod(status, machine.pod, catalog, settings)
     if machine.template is None:

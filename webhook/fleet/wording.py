@@ -82,9 +82,9 @@ def _named(machine: Machine) -> str:
     return f"{machine.name} -n {machine.namespace}"
 
 
-def _opt_in_words(machine: Machine) -> str:
+def _opt_in_words(status: Status) -> str:
     """Return a clause that says how to opt a VM in."""
-    annotation = 'kubevirt-scheduler/co-schedule: "true"'
+    machine, annotation = status.machine, f'{status.opt_in_key}: "true"'
     if not machine.is_vm:
         return f"annotate the VMI in its manifest with {annotation}"
     if program := managed_by(machine.vm):
@@ -158,7 +158,7 @@ def _advice_before_start(status: Status) -> str:
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
     if start.stopped_by:
-        return _sentence(f"before the next start, {_opt_in_words(status.machine)}")
+        return _sentence(f"before the next start, {_opt_in_words(status)}")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
     if start.apart:
@@ -179,7 +179,7 @@ def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
     if status.opted_out:
         return "The VM is opted out, so it stays where it is."
     if isinstance(move, Move):
-        later = f" To keep it there at its next start, {_opt_in_words(machine)}." if start and start.stopped_by else ""
+        later = f" To keep it there at its next start, {_opt_in_words(status)}." if start and start.stopped_by else ""
         return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"
     if move.hindrance in TRANSIENT:
         return _sentence(f"wait, and look again: {move.detail}")
@@ -194,7 +194,7 @@ def _advice_to_restart(status: Status) -> str:
         return _unknown_start(status.machine)
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
-    steps = [_opt_in_words(machine)] if start.stopped_by else []
+    steps = [_opt_in_words(status)] if start.stopped_by else []
     if not start.helps:
         return " ".join([*map(_sentence, steps), _hindrance(start), *_other_users(start)])
     if machine.strategy in (None, "Halted"):
