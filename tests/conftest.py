@@ -39,9 +39,17 @@ os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of the control plane: the short files at the end keep all workers busy."""
+    """Begin with the measured rooms, then with the files of the control plane: short files keep all workers busy then.
+
+    A line that fills a cache runs once in a worker, so it must not run first in a test during which coverage pauses.
+    """
     long = {item.path for item in items if item.get_closest_marker("controlplane")}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (room_of(item) not in MEASURED_ROOMS, item.path not in long))
+
+
+def room_of(item: pytest.Item) -> str:
+    """The folder of a test."""
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -50,8 +58,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
     The marker `no_cover` of pytest-cov pauses it for the call only: the fixtures, and pytest itself, take longer.
     """
-    plugin, room = item.config.pluginmanager.getplugin("_cov"), item.path.relative_to(ROOT / "tests").parts[0]
-    if not plugin or (room in MEASURED_ROOMS and not item.get_closest_marker("hypothesis")):
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    if not plugin or (room_of(item) in MEASURED_ROOMS and not item.get_closest_marker("hypothesis")):
         return (yield)
     plugin.cov_controller.pause()
     try:
