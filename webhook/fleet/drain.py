@@ -94,6 +94,7 @@ class Affected:
     why: str = ""
     targets: tuple[str, ...] = ()  # the nodes that can run it, if it runs on a drained one
     move: Move | None = None  # takes it to its storage before the drain
+    refusal: Refusal | None = None  # why KubeVirt can't migrate it now
     migrates: bool = False  # KubeVirt can migrate it
     returns: bool = False  # it may be apart from its storage afterwards, and a migration can bring it back
 
@@ -138,7 +139,8 @@ def check_drain(site: Site, nodes: Collection[str], most: int | None = None) -> 
     vms = list[Affected]()
     for status in sorted(found.values(), key=lambda each: (each.node not in drained, each.machine.key)):
         lost = tuple(each for each in status.claims if each.node in drained and not each.reason)
-        vm = Affected(status, lost, move=moves.get(status.machine.key))
+        refusal = why_not_evacuated(status, site.around, site.catalog)
+        vm = Affected(status, lost, move=moves.get(status.machine.key), refusal=refusal)
         vms.append(
             _unserved(_evicted(vm, site, drained, placed, most) if status.node in drained else vm, site, drained)
         )
@@ -147,7 +149,7 @@ def check_drain(site: Site, nodes: Collection[str], most: int | None = None) -> 
 
 def _evicted(vm: Affected, site: Site, drained: Sequence[str], placed: list[Pod], most: int | None) -> Affected:
     """Return a VM on a drained node with what the eviction of its pod does, and place its next pod."""
-    machine, refusal = vm.status.machine, why_not_evacuated(vm.status, site.around, site.catalog)
+    machine, refusal = vm.status.machine, vm.refusal
     effect, why = _on_eviction(vm.status, site, refusal)
     if machine.template is None or machine.manifest is None:
         return replace(vm, effects=(effect,), why=why or "where it can run is unknown")
@@ -223,9 +225,8 @@ def _unserved(vm: Affected, site: Site, drained: Sequence[str]) -> Affected:
     else:
         effect, why = Effect.IO_PAUSES, f"its share-manager {'follows it' if follows else 'may start on any node'}"
         why += " if it migrates first" * (follows and leaves)
-    refusal = why_not_evacuated(status, site.around, catalog)
     stays = follows or effect is Effect.STOPS or (enforced and effect is Effect.RESTARTS)
-    returns = not stays and (refusal is None or refusal.hindrance is not Hindrance.NOT_MIGRATABLE)
+    returns = not stays and (vm.refusal is None or vm.refusal.hindrance is not Hindrance.NOT_MIGRATABLE)
     return replace(vm, effects=(*vm.effects, effect), why="; ".join(filter(None, (vm.why, why))), returns=returns)
 
 
