@@ -207,7 +207,7 @@ class Inventory:
 
         `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
         """
-        vm, kubevirt = self.vms.get(key), next(iter(self.kubevirts.values()), {})
+        vm, kubevirt = self.vms.get(key), next(iter(self.kubevirts.values()), None)
         try:
             if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
                 vm = expanded(vm, self.blueprints)

@@ -66,14 +66,14 @@ def next_pod(
     if they are missing or unknown, and so is `kubevirt`, KubeVirt's own object.
     """
     if vm is not None and has_condition(vm, "RestartRequired"):
-        return _from_template(pod, vm, Rendering.of(kubevirt or {}))
+        return _from_template(pod, vm, Rendering.of(kubevirt))
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
     if is_migration_target(pod) and vmi is not None:
-        spec = _unmigrated(spec, mapping(vmi, "spec"), Rendering.of(kubevirt or {}))
+        spec = _unmigrated(spec, mapping(vmi, "spec"), Rendering.of(kubevirt))
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},

@@ -45,8 +45,8 @@ class Rendering:
     cpu_model: str = ""  # of a VM that names none; empty for host-model
 
     @classmethod
-    def of(cls, kubevirt: JsonObject) -> Self:
-        """Return the rendering of a KubeVirt object; with KubeVirt's defaults for what the object leaves open."""
+    def of(cls, kubevirt: JsonObject | None) -> Self:
+        """Return the rendering of a KubeVirt object, with KubeVirt's defaults for what it leaves open; None leaves all."""
         configuration = mapping(kubevirt, "spec", "configuration")
         of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
