@@ -54,7 +54,7 @@ def room_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Pause coverage, which makes Python four times as slow, for a test that isn't to cover the pure rooms.
+    """Pause coverage, which doubles the time of a test, for one that isn't to cover the pure rooms.
 
     The marker `no_cover` of pytest-cov pauses it for the call only: the fixtures, and pytest itself, take longer.
     """

@@ -91,7 +91,6 @@ KEEP_ALIVE = [
         if hasattr(socket, name)
     ],
 ]
-KUBECONFIG = "~/.kube/config"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -131,7 +130,7 @@ class ClusterClient:
 
         Raises ClusterError if no credentials are usable.
         """
-        default = os.environ.get("KUBECONFIG") or KUBECONFIG
+        default = _default_files()
         files = kubeconfig or default
         # Unlike a Path's, these functions don't raise: without a home, or for a file in a folder of another user.
         exist = (os.path.isfile(os.path.expanduser(file)) for file in default.split(os.pathsep))  # noqa: PTH111, PTH113
@@ -287,7 +286,11 @@ def _contexts(files: str) -> tuple[dict[str, JsonObject], str]:
 
 def context_names(kubeconfig: str | None) -> list[str]:
     """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
-    return list(_contexts(kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG)[0])
+    return list(_contexts(kubeconfig or _default_files())[0])
+
+
+def _default_files() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _kubeconfig_api(files: str, context: str | None) -> Api:

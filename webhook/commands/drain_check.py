@@ -47,8 +47,8 @@ def drain_check(nodes: tuple[str, ...], output: str) -> None:
       kubevirt-scheduler drain-check node-a --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     fleet = read_fleet()
-    for unknown in (node for node in nodes if fleet.inventory.store.node(node) is None):
-        raise BadInput(f'Node "{unknown}" not found; to list all: kubectl get nodes')
+    if unknown := [node for node in nodes if fleet.inventory.store.node(node) is None]:
+        raise BadInput(f'Node "{unknown[0]}" not found; to list all: kubectl get nodes')
     settings = fleet.webhook.predicting
     site = site_of(list(assess_all(fleet.inventory, Scope(None, {}), settings)), fleet.inventory, settings)
     drain = check_drain(site, nodes)

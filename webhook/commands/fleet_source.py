@@ -50,8 +50,8 @@ class Scope:
 
     def require(self, known: Collection[str]) -> None:
         """Raise BadInput if one of the names is not among the known ones."""
-        for missing in sorted(self.names.difference(known)):
-            raise BadInput(not_found("vm", missing, self.namespace, known))
+        if missing := self.names.difference(known):
+            raise BadInput(not_found("vm", min(missing), self.namespace, known))
 
     @property
     def selects_all(self) -> bool:

@@ -46,7 +46,7 @@ class Rendering:
 
     @classmethod
     def of(cls, kubevirt: JsonObject | None) -> Self:
-        """Return the rendering of a KubeVirt object, with KubeVirt's defaults for what it leaves open; None leaves all."""
+        """Return the rendering of a KubeVirt object, with KubeVirt's defaults for all that it, or None, leaves open."""
         configuration = mapping(kubevirt, "spec", "configuration")
         of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
