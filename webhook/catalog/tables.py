@@ -9,6 +9,7 @@ from webhook.placement.objects.kubevirt import HOSTNAME
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
+TAINTED: Entry = ("taints", "")
 
 
 class Table(Generic[F]):
@@ -69,13 +70,15 @@ class Table(Generic[F]):
 
 
 class Nodes(Table[Node]):
-    """The nodes, also indexed by each extended resource that they report, and by their label for the hostname."""
+    """The nodes, also indexed by each extended resource that they report, their label for the hostname, and taints."""
 
     def entries(self, fact: Node) -> Iterable[Entry]:
         """Yield the extended resources, whose names have a prefix, and the hostname, which may differ from the name."""
         yield from ((resource,) for resource in fact.allocatable or () if "/" in resource)
         if hostname := fact.labels.get(HOSTNAME):
             yield HOSTNAME, hostname
+        if fact.taints:
+            yield TAINTED
 
     def report(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
@@ -84,6 +87,10 @@ class Nodes(Table[Node]):
     def with_hostname(self, hostname: str) -> Collection[Node]:
         """List the nodes with this label for the hostname."""
         return self.indexed(HOSTNAME, hostname)
+
+    def tainted(self) -> Collection[Node]:
+        """List the nodes that have a taint."""
+        return self.indexed(*TAINTED)
 
 
 class Volumes(Table[Volume]):

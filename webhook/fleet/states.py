@@ -324,19 +324,21 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObje
 
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
-    nodes, spec = catalog.all_nodes(), _server(machine, claim, catalog)
-    if claim.limits:  # at a cold start, the VM prefers the nodes within them
-        nodes = [node for node in nodes if selects(claim.limits, node.labels)]
+    spec = _server(machine, claim, catalog)
     limited = mapping(spec, "affinity", "nodeAffinity").get(REQUIRED) or spec.get("nodeSelector")
-    doubtful = nodes if limited else [node for node in nodes if node.taints]
+    nodes = catalog.all_nodes()
+    doubtful = nodes if limited else catalog.tainted_nodes()
     if not doubtful and not claim.limits:
         return ""
     pod, server = Manifest(mapping(machine.template), machine.namespace), Manifest({"spec": spec}, "")
-    others = (node for node in doubtful if not admits(node, server, catalog))
+    # At a cold start, the VM prefers the nodes within the limits.
+    others = (node for node in doubtful if selects(claim.limits, node.labels) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):
         return f"{node.name}, where the VM may start"
-    apart = claim.limits and not any(admits(node, pod, catalog) for node in nodes)
-    return "any node that can run the VM" if apart and catalog.all_nodes() else ""
+    apart = claim.limits and not any(
+        selects(claim.limits, node.labels) and admits(node, pod, catalog) for node in nodes
+    )
+    return "any node that can run the VM" if apart and nodes else ""
 
 
 def admits(node: Node, pod: Manifest, catalog: Catalog) -> bool:

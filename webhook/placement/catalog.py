@@ -53,6 +53,9 @@ class Catalog(Protocol):
     def nodes_with_hostname(self, hostname: str) -> Collection[facts.Node]:
         """List the nodes whose label `kubernetes.io/hostname` has this value."""
 
+    def tainted_nodes(self) -> Collection[facts.Node]:
+        """List the nodes that have a taint."""
+
     def csi_node(self, name: str) -> facts.CSINode | None:
         """Find the CSI drivers on a node."""
 
@@ -130,6 +133,7 @@ class CatalogProxy:
     node = _asked(Catalog.node)
     all_nodes = _asked(Catalog.all_nodes)
     nodes_with_hostname = _asked(Catalog.nodes_with_hostname)
+    tainted_nodes = _asked(Catalog.tainted_nodes)
     csi_node = _asked(Catalog.csi_node)
     is_reported = _asked(Catalog.is_reported)
     released_nodes = _asked(Catalog.released_nodes)
