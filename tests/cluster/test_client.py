@@ -1,5 +1,6 @@
 """Tests of ClusterClient: lists, watches, reads, writes, credentials, timeouts and error messages."""
 
+import json
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
@@ -289,6 +290,20 @@ def test_a_token_file_is_read_for_each_request(server: ApiServer, tmp_path: Path
         (tmp_path / "token").write_text(f"{token}\n")
         assert list_pages(cluster, NODES) == [[]]
         assert server.last("list", "nodes").headers["authorization"] == f"Bearer {token}"
+
+
+def test_a_failed_credential_program_is_an_error(server: ApiServer, tmp_path: Path) -> None:
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh"}
+    credential = {**program, "kind": "ExecCredential", "status": {"token": "fresh"}}
+    for script, token in ((f"echo '{json.dumps(credential)}'", "fresh"), ("exit 3", ""), ("exit 3", "stored")):
+        stored = {"token": token} if token == "stored" else {}
+        file = server.kubeconfig(tmp_path, exec={**program, "args": ["-c", script]}, **stored)
+        if token:
+            assert list_pages(ClusterClient.connect(file), NODES) == [[]]
+            assert server.last("list", "nodes").headers["authorization"] == f"Bearer {token}"
+        else:
+            with pytest.raises(ClusterError, match=rf"kubeconfig {file}: sh failed \(see above\)$"):
+                ClusterClient.connect(file)
 
 
 def test_connect_uses_the_kubeconfig_environment_variable(

@@ -143,6 +143,10 @@ class ClusterClient:
             if token := text(fields, "tokenFile"):
                 file = Path(text(fields, "folder"), token)
                 api = replace(api, authorization=lambda: f"Bearer {file.read_text()}")
+            # The library only logs why the program failed, and every request would be that of an anonymous user.
+            program, certificate = text(fields, "exec", "command"), api.pool.connection_pool_kw.get("cert_file")
+            if program and not (certificate or api.authorization()):
+                raise ClusterError(0, f"no cluster credentials: kubeconfig {files}: {program} failed (see above)")
             return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)
         return cls(pod_api(f"no kubeconfig {default}"))
 
