@@ -1,6 +1,7 @@
 """Read Kubernetes objects from YAML or JSON files, and report where an object is invalid."""
 
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,34 +51,37 @@ class Document:
 
     def map_objects(self, change: Callable[[Kind, JsonObject], JsonObject]) -> JsonObject:
         """Return the content with `change` applied to each object; lists stay lists. Raises BadInput like `objects`."""
-        return self._rewritten_item("", self.content, ("", ""), change)
+        return self._rewritten_item((), self.content, ("", ""), change)
 
     def _rewritten_item(
-        self, location: str, item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
+        self, indexes: tuple[int, ...], item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
     ) -> JsonObject:
-        kind = self._kind_of(location, item, inherited)
+        """Rewrite the content, or the item of a list in lists; `indexes` are its places in them."""
+        kind = self._kind_of(indexes, item, inherited)
         is_typed_list = kind[1].endswith("List") and isinstance(item.get("items"), list)
         if kind != ("v1", "List") and not is_typed_list:
             return change(kind, item)
         items = item.get("items") or []
         if not isinstance(items, list):
-            raise self.error(f"{location}items: expected a list")
+            raise self.error(f"{_path_of(indexes)}items: expected a list")
         # Typed lists, such as a PodList, omit the kind of their items.
         item_kind = ("", "") if kind[1] == "List" else (kind[0], kind[1].removesuffix("List"))
-        changed = [
-            self._rewritten_item(f"{location}items[{i}].", each, item_kind, change) for i, each in enumerate(items)
-        ]
+        changed = [self._rewritten_item((*indexes, i), each, item_kind, change) for i, each in enumerate(items)]
         return {**item, "items": changed} if changed else item
 
-    def _kind_of(self, location: str, item: Any, inherited: Kind) -> Kind:
+    def _kind_of(self, indexes: tuple[int, ...], item: Any, inherited: Kind) -> Kind:
         problem = "expected a mapping"
         if isinstance(item, dict):
             kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
             if all(kind):
                 return kind
             problem = "apiVersion and kind are required"
-        subject = f"{location.removesuffix('.')}: " if location else ""
+        subject = f"{_path_of(indexes).removesuffix('.')}: " if indexes else ""
         raise self.error(f"{subject}not a Kubernetes object: {problem}")
+
+
+def _path_of(indexes: Iterable[int]) -> str:
+    return "".join(f"items[{index}]." for index in indexes)
 
 
 def read_all(paths: Iterable[Path]) -> Iterator[Document]:
@@ -106,19 +110,19 @@ def read(path: Path) -> list[Document]:
     if path == STANDARD_INPUT and sys.stdin is None:
         raise BadInput(f"{name}: closed")
     try:
-        content = (sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: invalid UTF-8 at byte {error.start + 1}; save the file in UTF-8") from None
+        content = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else "invalid file name"
         raise BadInput(f"{name}: {problem}; specify a file, or - for standard input") from None
-    with suppress(msgspec.DecodeError):  # the YAML parser is slow, and reports the line of an error
-        return [Document(name, 1, msgspec.json.decode(content))]
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):  # the YAML parser is slow, and reports the line of an error
+        return [Document(name, 1, msgspec.json.decode(content.removeprefix(BOM_UTF8)))]
     found, number = list[Document](), 0
     try:
-        for number, value in enumerate(kubernetes_yaml.documents(content), 1):
+        for number, value in enumerate(kubernetes_yaml.documents(content.decode("utf-8-sig")), 1):
             if value is not None:
                 found.append(Document(name, number, value))
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name}: invalid UTF-8 at byte {error.start + 1}; save the file in UTF-8") from None
     except kubernetes_yaml.InvalidYaml as error:
         location = f"{name}:{error.line}" if error.line else f"{name}: document {number + 1}"
         raise BadInput(f"{location}: {error}") from None
