@@ -1,9 +1,10 @@
 """Read and write one Secret and one MutatingWebhookConfiguration, as plain dicts."""
 
 import base64
-from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from certs import CONFIGURATIONS, ApiError
 from certs.secret import Cause, CertificateError, JsonObject, decoded
@@ -21,8 +22,7 @@ class ApiClient(Protocol):
         """Write one object and return the stored version. Raises ApiError."""
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateObjects:
+class CertificateObjects(Struct, frozen=True):
     """The Secret that stores a bundle, and what publishes the bundle's CAs. Each method raises CertificateError."""
 
     api: ApiClient

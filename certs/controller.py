@@ -5,9 +5,10 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
 
 from certs import files
 from certs import secret as bundles
@@ -35,8 +36,7 @@ NOT_READ = "the caBundle is not read yet"
 log = logging.getLogger("certs")
 
 
-@dataclass(frozen=True, slots=True)
-class PassResult:
+class PassResult(Struct, frozen=True):
     """The result of a pass."""
 
     bundle: Bundle  # what the Secret holds now

@@ -17,9 +17,11 @@ Nothing here depends on who took the step before, so any replica may take the ne
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from certs.authority import BACKDATED, Certificate, issue_ca, issue_leaf, read, signed_by
 from certs.secret import Bundle, RetiringCA
@@ -42,8 +44,7 @@ class Step(StrEnum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
+class PlannedStep(Struct, frozen=True):
     """A step, and when it may be taken."""
 
     step: Step

@@ -2,12 +2,12 @@
 
 import base64
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from certs.authority import BadCertificate, Issued, key_matches, read_ca, signing_key, split
 
@@ -46,15 +46,14 @@ class CertificateError(Exception):
 UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class RetiringCA(msgspec.Struct, frozen=True):
+class RetiringCA(Struct, frozen=True):
     """A CA that no longer signs."""
 
     certificate: str
     until: UTCTime  # the end of the trust in it: normally, when the last leaf that it signed expires
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """The certificates of the Secret, and the state of a rotation."""
 
     authority: Issued  # the CA that signs
@@ -76,7 +75,7 @@ class InvalidBundle(CertificateError):
     """A Secret without a usable bundle: it is empty (MISSING), has other data (FOREIGN), or is DAMAGED."""
 
 
-class _State(msgspec.Struct):
+class _State(Struct):
     """The field `state.json`."""
 
     published: UTCTime | None = None

@@ -1,8 +1,9 @@
 """Read what `certs status` and `doctor` report: the certificates, their trust, the next step and problems."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from certs import secret as bundles
 from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split, trust_anchor, valid_cas
@@ -13,8 +14,7 @@ from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, 
 OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The content of the Secret, and the published CAs."""
 
     certificates: list[tuple[str, Certificate]]  # the role of each certificate in the Secret, and the certificate

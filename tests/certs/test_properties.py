@@ -4,7 +4,6 @@ API servers may see a new `caBundle` as late as `SPREAD` allows; until then they
 """
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from certs import ApiError
 from certs import secret as bundles

@@ -1,10 +1,10 @@
 """The next step with its due time and reason, and what each step changes in a bundle."""
 
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from certs.authority import issue_ca, issue_leaf, read, signed_by
 from certs.rotation import Step, apply_step, drop_old, next_step, observe, plan

@@ -4,12 +4,12 @@ import base64
 import json
 import ssl
 from copy import deepcopy
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from msgspec.structs import replace
 
 from certs import authority
 from certs import secret as secrets

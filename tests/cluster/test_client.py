@@ -3,7 +3,6 @@
 import json
 import ssl
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 import pytest
 import urllib3
 import yaml
+from msgspec.structs import replace
 
 from certs.authority import issue_ca, issue_leaf
 from tests.support.builders import claim, node, share_manager

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import node, settings, storage
 from tests.support.fake_api_server import ApiServer, error_response, forbidden, status

@@ -1,10 +1,10 @@
 """The documentation is accurate: commands and their output, links, and settings."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
 from tests.support.command_line import run_line

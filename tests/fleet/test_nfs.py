@@ -1,8 +1,7 @@
 """Which VMs loopback NFS exposes, and which can leave NFS (docs/explanation/costs.md, guides/leave-nfs.md)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import Object, claim, hotplug_pod, node, pod, storage, volume
 from tests.support.fleet import inventory, vm, vm_pod

@@ -1,8 +1,7 @@
 """A run of migrations keeps within its limits, stops at the first failure, and ends."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import Object
 from tests.support.migrations import migratable

@@ -1,9 +1,9 @@
 """`read_settings` reads the environment and rejects an invalid value with a message of one line."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from webhook.placement.objects.fields import is_dns_subdomain
 from webhook.placement.objects.selectors import Requirement
@@ -20,7 +20,7 @@ from webhook.placement.settings import (
 )
 
 DEFAULTS = Settings()
-NAMES = {field.name.upper() for field in dataclasses.fields(Settings)}
+NAMES = {field.name.upper() for field in fields(Settings)}
 
 ACCOUNT = "system:serviceaccount:vms:kubevirt-controller"
 # Each row: a variable without its prefix, a valid value, and the setting.
@@ -77,7 +77,7 @@ INVALID = [(name, value, hint) for name, hint, values in INVALID_VALUES for valu
 
 @pytest.mark.parametrize(("name", "value", "setting"), VALID)
 def test_a_valid_value_is_read(name: str, value: str, setting: Any) -> None:
-    assert read_settings({PREFIX + name: value}) == dataclasses.replace(DEFAULTS, **{name.lower(): setting})
+    assert read_settings({PREFIX + name: value}) == replace(DEFAULTS, **{name.lower(): setting})
 
 
 @pytest.mark.parametrize(("name", "value", "hint"), INVALID, ids=ascii)

@@ -2,10 +2,10 @@
 
 import io
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from tests.serving.review_client import ReviewClient
 from tests.support import paths

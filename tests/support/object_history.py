@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from certs.cluster import ca_bundles
 from tests.support.controlplane.api import Object

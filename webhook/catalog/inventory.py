@@ -2,10 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from webhook.catalog.kinds import key_of
 from webhook.catalog.pod_tables import vm_key
@@ -104,8 +103,7 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
     return min(alive, key=lambda pod: (not pod.node, pod.created, pod.is_migration_target, pod.name), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
     `blueprints` are instance types, preferences, and their ControllerRevisions. `quotas` are grouped by namespace.
@@ -238,8 +236,7 @@ def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
     return {key: tuple(names) for key, names in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLoad:
+class NodeLoad(Struct, frozen=True):
     """What runs on a node."""
 
     name: str

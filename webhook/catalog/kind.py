@@ -6,13 +6,13 @@ time, and a skipped field can't leak, such as a container's environment with a p
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import GenericAlias
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct, field
 
 from webhook.placement.objects.facts import Fact, Key
 from webhook.placement.objects.fields import JsonObject, Malformed, text
@@ -41,8 +41,7 @@ class MalformedObject(ValueError):
     """An object that can't be read. The arguments are its namespace and name, as far as known, and the problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A resource kind."""
 
     api_version: str  # as in manifests

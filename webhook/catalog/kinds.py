@@ -5,10 +5,10 @@ The reader extracts what a decision uses and drops the rest. Dropped fields can'
 encrypted volume carries its passphrase.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from webhook.catalog.kind import Kind, list_of, map_of, metadata_of, object_of
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type

@@ -12,9 +12,9 @@ the reservation of its VM.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.catalog.pod_tables import PlacedPods, vm_key
@@ -23,8 +23,7 @@ from webhook.placement.guard.pins import MAX_AGE, MAX_PODS, counting_pod, larges
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
 
 
-@dataclass(slots=True)
-class _Sighting:
+class _Sighting(Struct):
     """When this replica first saw a pod, and the pod's VMI once that is known."""
 
     at: float

@@ -5,7 +5,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient
@@ -23,8 +24,7 @@ from webhook.placement.settings import Action, Settings
 log = logging.getLogger("webhook.live")
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Struct, frozen=True):
     """The state of one cache of a live cluster."""
 
     resource: str
@@ -35,8 +35,7 @@ class Cache:
     required: bool = True  # without it, the webhook isn't ready
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """The functions that the routes call. None of them waits for the API server.
 
     The defaults suit a snapshot, which is always synced and records no Events.

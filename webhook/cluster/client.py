@@ -9,7 +9,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +17,8 @@ from urllib.parse import unquote, urlencode
 
 import msgspec
 import urllib3
+from msgspec import Struct, field
+from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
 from certs import ApiError
@@ -99,8 +100,7 @@ def _make_pool(**options: Any) -> urllib3.PoolManager:
     return urllib3.PoolManager(retries=False, maxsize=POOL_SIZE, socket_options=KEEP_ALIVE, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """An API server with credentials. `authorization` returns the header of the next request, or an empty string."""
 
     url: str
@@ -108,8 +108,7 @@ class Api:
     authorization: Callable[[], str] = str
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterClient:
+class ClusterClient(Struct, frozen=True):
     """A client for one API server with one set of credentials. Thread-safe."""
 
     api: Api

@@ -4,8 +4,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from webhook.catalog.inventory import facts_of, machines
 from webhook.catalog.store import Store
@@ -24,8 +25,7 @@ MAX_WAIT = 1.0
 UNDECIDED_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """The number of VMs by state and opt-in, and by node and state, and of recent pods without a decision."""
 
     vms: Counter[tuple[State, bool]] = field(default_factory=Counter)

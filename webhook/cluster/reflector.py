@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from webhook.catalog.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject
 from webhook.catalog.store import Store
@@ -34,8 +34,7 @@ CRD_MISSING = "the CRD is not installed; checking again every 30 s"
 log = logging.getLogger("webhook.reflector")
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """The state of a cache."""
 
     # clock time of the last list or watch event, up to 120 s ago on a quiet watch; None before the first list

@@ -5,8 +5,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice, zip_longest
+
+from msgspec import Struct
 
 from webhook.catalog.kinds import PODS
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -34,8 +35,7 @@ FORBIDDEN = (403, 422)  # by a missing right, and by a ValidatingAdmissionPolicy
 log = logging.getLogger("webhook.releaser")
 
 
-@dataclass(slots=True)
-class StuckPod:
+class StuckPod(Struct):
     """A pinned pod that can't be scheduled, or that no scheduler has evaluated."""
 
     pod: Pod

@@ -5,9 +5,9 @@ import gc
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import click
+from msgspec import Struct
 
 from webhook import __version__
 from webhook.catalog.inventory import Inventory
@@ -33,8 +33,7 @@ SECRETS_WARNING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """The VMs to report on."""
 
     namespace: str | None  # None for all namespaces
@@ -71,8 +70,7 @@ class Scope:
         return printable(f"No VM{labeled} found{where}")
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """The VMs of a cluster, and the webhook there."""
 
     inventory: Inventory

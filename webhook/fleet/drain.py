@@ -7,10 +7,12 @@ https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-api/webhooks/validat
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, islice
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, make_plan, target_candidate, why_not_evacuated
@@ -49,8 +51,7 @@ _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _ENDS = frozenset({Effect.RESTARTS, Effect.STOPS})
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True, dict=True):
     """The cluster before a drain."""
 
     statuses: Sequence[Status]  # of all VMs
@@ -84,8 +85,7 @@ class Site:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Affected:
+class Affected(Struct, frozen=True):
     """A VM that a drain affects."""
 
     status: Status
@@ -104,8 +104,7 @@ class Affected:
         return not _MILD.issuperset(self.effects)
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """A pod or a Longhorn volume for which the drain waits."""
 
     kind: str
@@ -114,8 +113,7 @@ class Obstacle:
     ends: bool = False  # the wait ends by itself
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """What a drain of nodes does to VMs, and what it waits for."""
 
     nodes: tuple[str, ...]

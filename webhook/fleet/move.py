@@ -4,11 +4,10 @@ In the plan, each move or restart takes its place before the next one is evaluat
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
@@ -83,8 +82,7 @@ class Refusal(Struct, frozen=True):
 NOT_PLANNED = Refusal(Hindrance.NOT_APART, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A live migration of a VM to the node of its storage."""
 
     namespace: str
@@ -93,7 +91,7 @@ class Move:
     target: str
     hostname: str  # the target node's label `kubernetes.io/hostname`, which may differ from its name
     ready: bool = True  # whether the VM was Ready before
-    pod: Pod | None = field(default=None, compare=False)  # the target pod
+    pod: Pod | None = None  # the target pod
 
     @property
     def key(self) -> Key:
@@ -101,8 +99,7 @@ class Move:
         return self.namespace, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What the rules read besides the catalog."""
 
     settings: Settings

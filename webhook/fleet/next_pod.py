@@ -5,7 +5,8 @@ gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import (

@@ -4,7 +4,8 @@ The rules are explained in docs/explanation/costs.md and docs/guides/leave-nfs.m
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
@@ -28,8 +29,7 @@ _CACHED = frozenset({"writethrough", "writeback"})
 KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
+class Servers(Struct, frozen=True):
     """The versions of what serves NFS."""
 
     longhorn: str = ""  # its version; empty if unknown
@@ -47,8 +47,7 @@ class Servers:
         return () < self.kernels.get(node or "", ()) < _FLUSHER_KERNEL
 
 
-@dataclass(frozen=True, slots=True)
-class OverNfs:
+class OverNfs(Struct, frozen=True):
     """The claims of a VM over NFS."""
 
     cached: tuple[str, ...] = ()  # those that it writes through the page cache

@@ -5,8 +5,10 @@ the migration, and reads the cluster again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from webhook.fleet.move import Move
 from webhook.placement.objects.facts import Key
@@ -42,8 +44,7 @@ class Stage(StrEnum):
 IN_FLIGHT = (Stage.MIGRATING, Stage.SETTLING)
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """A VirtualMachineInstanceMigration."""
 
     namespace: str
@@ -69,8 +70,7 @@ class Migration:
         return self.phase not in FINAL_PHASES
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """The cluster at one moment."""
 
     now: float  # monotonic seconds
@@ -79,8 +79,7 @@ class View:
     vmis: Mapping[Key, JsonObject] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How many migrations may run."""
 
     parallel: int = 1
@@ -95,8 +94,7 @@ class Limits:
         return max(1, self.cluster - RESERVED_SLOTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(Struct, frozen=True):
     """One VM of a run."""
 
     move: Move
@@ -115,8 +113,7 @@ class Relocation:
         return self.stage in IN_FLIGHT and key == migration.key and self.uid in ("", migration.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """All VMs of a run, in the order of their moves."""
 
     relocations: tuple[Relocation, ...]

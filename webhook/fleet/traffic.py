@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
@@ -31,8 +32,7 @@ def query() -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Traffic:
+class Traffic(Struct, frozen=True, order=True):
     """Bytes and operations per second."""
 
     bytes: float = 0.0

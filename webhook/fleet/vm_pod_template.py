@@ -6,8 +6,9 @@ nodeselectorrenderer.go, and `createTargetPod` in pkg/virt-controller/watch/migr
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import SCHEDULABLE_NODE
@@ -34,8 +35,7 @@ _FROM_SOURCE = {
 _COPIED = ("tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(Struct, frozen=True):
     """How KubeVirt renders the pods of all VMs: by its configuration, and by its version."""
 
     node_selectors: Mapping[str, str] = field(default_factory=dict)

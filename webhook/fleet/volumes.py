@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key
@@ -18,8 +19,7 @@ MAX_USERS = 10
 POD, VMI = "Pod", "VirtualMachineInstance"
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeUser:
+class VolumeUser(Struct, frozen=True):
     """A VMI, or a pod that belongs to no VM."""
 
     kind: str  # of the object
@@ -55,8 +55,7 @@ def _users(claims: Iterable[Key], vmi: str, catalog: Catalog) -> Iterator[Volume
                 yield VolumeUser(VMI, pod.namespace, pod.vm or pod.name)
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeData:
+class VolumeData(Struct, frozen=True):
     """A Longhorn volume, as far as its fields are known."""
 
     locality: str = ""  # its dataLocality

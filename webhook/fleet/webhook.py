@@ -1,9 +1,11 @@
 """The webhook as the tool finds it in a cluster: its settings, and whether the API server calls it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.settings import PREFIX, Action, Settings, read_settings
@@ -22,8 +24,7 @@ class Activity(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(Struct, frozen=True):
     """The webhook of a cluster."""
 
     settings: Settings

@@ -1,7 +1,8 @@
 """Whether the webhook handles a pod, and the reason if it does not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, recorded_reason
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
@@ -105,8 +106,7 @@ def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | No
     return settings.affinity_mode, None if value is None else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A condition for handling a pod."""
 
     reason: Reason  # ends the decision if the rule does not hold

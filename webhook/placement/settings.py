@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain
 from webhook.placement.objects.selectors import Selector, label_selector
@@ -133,32 +135,35 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings, with their defaults. `metadata` holds the parser of those that are not one of a few words."""
+class Settings(Struct, frozen=True):
+    """The settings, with their defaults."""
 
-    opt_in_annotations: tuple[str, ...] = field(
-        default=OPT_IN_ANNOTATIONS,
-        metadata={"parse": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}")},
-    )
+    opt_in_annotations: tuple[str, ...] = OPT_IN_ANNOTATIONS
     opt_in: OptIn = OptIn.ANNOTATION  # whether only a VM's own annotation opts it in
-    namespace_selector: Selector = field(default=(), metadata={"parse": _parse_selector})  # elsewhere nothing opts in
+    namespace_selector: Selector = ()  # elsewhere nothing opts in
     affinity_mode: Mode = Mode.REQUIRED  # of a VM whose annotation names none
     node_guard: bool = True  # pin a pod only to a node that can run it
     steering: bool = True  # have share-manager pods prefer the node of their VMs
-    longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
-    kubevirt_accounts: tuple[str, ...] = field(
-        default=tuple(service_account(namespace, KUBEVIRT_ACCOUNT) for namespace in KUBEVIRT_NAMESPACES),
-        metadata={"parse": _list_parser(_ACCOUNT.fullmatch, f"ServiceAccounts ({_SERVICE_ACCOUNT}:NAMESPACE:NAME)")},
-    )
+    longhorn_namespace: str = "longhorn-system"
+    kubevirt_accounts: tuple[str, ...] = tuple(service_account(name, KUBEVIRT_ACCOUNT) for name in KUBEVIRT_NAMESPACES)
     action: Action = Action.INJECT  # whether to apply the decisions
     # whether live-migration targets prefer the node of their share-manager
     migration_targets: MigrationTargets = MigrationTargets.IGNORE
     release: bool = True  # delete pinned pods that can't be scheduled
-    release_after: int = field(default=30, metadata={"parse": _parse_seconds})  # seconds until then
-    # the new name of each scheduler to replace
-    scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
+    release_after: int = 30  # seconds until then
+    scheduler_names: Mapping[str, str] = field(default_factory=dict)  # the new name of each scheduler to replace
     log_level: LogLevel = LogLevel.INFO
+
+
+# Of the settings that are not one of a few words.
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "opt_in_annotations": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}"),
+    "namespace_selector": _parse_selector,
+    "longhorn_namespace": _parse_namespace,
+    "kubevirt_accounts": _list_parser(_ACCOUNT.fullmatch, f"ServiceAccounts ({_SERVICE_ACCOUNT}:NAMESPACE:NAME)"),
+    "release_after": _parse_seconds,
+    "scheduler_names": _parse_scheduler_names,
+}
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -174,10 +179,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             continue
         if (setting := known.get(variable)) is None:
             raise SettingsError(f"{variable}={value!r}: unknown setting; the settings are {', '.join(known)}")
-        parse = setting.metadata.get("parse")
+        parse: Callable[[str], Any] = _PARSERS.get(setting.name, partial(_parse_word, default=setting.default))
         try:
             if value:
-                values[setting.name] = parse(value) if parse else _parse_word(value, setting.default)
+                values[setting.name] = parse(value)
         except ValueError as error:
             raise SettingsError(f"{variable}={value!r}: {error}") from None
     return Settings(**values)

@@ -1,6 +1,6 @@
 """What a decision found, for `explain`."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from webhook.placement.eligibility import Rule
 from webhook.placement.guard.candidate import Candidate
@@ -10,8 +10,7 @@ from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.votes import Choice
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """The steps of a decision in order. A field is empty if the decision did not get there."""
 
     rules: tuple[Rule, ...] = ()  # those of eligibility

@@ -4,11 +4,11 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from webhook.placement.objects.fields import JsonObject, printable, text
 from webhook.reading import kubernetes_yaml
@@ -26,8 +26,7 @@ class BadInput(ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """One document of a file: a Kubernetes object or a list. `number` counts the file's documents from 1."""
 
     file: str

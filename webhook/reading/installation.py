@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from certs import CONFIGURATIONS
 from webhook.cluster.client import ClusterClient
@@ -15,8 +16,7 @@ from webhook.reading.api import Denied, read_list, read_object
 VERSION_LABEL = "app.kubernetes.io/version"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # a key of the caches of what several checks read
-class Installation:
+class Installation(Struct, frozen=True, eq=False):  # a key of the caches of what several checks read
     """What the chart installed."""
 
     configuration: JsonObject

@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, NoReturn
 from wsgiref.util import setup_testing_defaults
 
 from flask import Flask, abort, request
 from flask import Response as FlaskResponse
+from msgspec.structs import asdict
 from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed
 
 from webhook.cluster.backend import Cache

@@ -8,13 +8,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.base import Worker
+from msgspec import Struct
 
 from certs.controller import CertificateController
 from certs.serving import MEMORY_FOLDER, ServingCertificate
@@ -92,8 +92,7 @@ class _Gunicorn(BaseApplication):
         return None  # the loop calls the application itself
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """The whole server: reviews over TLS, probes and metrics over plain HTTP.
 
     `probes` creates the handler of the plain port. Its arguments return why the server isn't ready, and for how many

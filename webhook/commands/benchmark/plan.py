@@ -1,7 +1,8 @@
 """What a benchmark creates: a namespace, a claim, and pods that satisfy the Pod Security profile `restricted`."""
 
 import secrets
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from webhook.catalog.kinds import CLAIMS, NAMESPACES, PODS
 from webhook.placement.objects.fields import JsonObject
@@ -16,8 +17,7 @@ VISITS = (BESIDE, ELSEWHERE, ELSEWHERE, BESIDE)  # if the cluster gets busier me
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One benchmark: where, and with what."""
 
     storage_class: str

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from certs import CONFIGURATIONS
 from webhook.commands.doctor import installed_webhook, products, webhook_calls

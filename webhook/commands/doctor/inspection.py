@@ -1,8 +1,9 @@
 """The cluster as the checks read it, and the result of a check: its level, the finding, and the advice."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
+
+from msgspec import Struct
 
 from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient
@@ -19,8 +20,7 @@ class Level(StrEnum):
     UNKNOWN = "unknown"  # the user lacks the right for the check, or the API server fails
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A finding of a check."""
 
     level: Level
@@ -38,8 +38,7 @@ def listed(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{rest}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
-class Inspection:
+class Inspection(Struct, frozen=True, eq=False):  # each one is a key of the caches of what several checks read
     """The cluster to check. Each check raises Denied, or BadInput if the API server can't be reached."""
 
     cluster: ClusterClient

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, partial
+
+from msgspec import Struct
 
 from webhook.catalog.inventory import node_loads
 from webhook.catalog.kinds import KUBEVIRT_API
@@ -25,8 +26,7 @@ CROWDED = 0.9  # of a node's allocatable pods: share-managers request nothing el
 MIGRATES_TO_NODE_FROM = (1, 6)
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
+class Bug(Struct, frozen=True):
     """A bug of Longhorn."""
 
     symptom: str

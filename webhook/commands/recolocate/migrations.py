@@ -1,6 +1,6 @@
 """KubeVirt's live migrations on the API server: its limits, the existing migrations, and new ones."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError

@@ -5,9 +5,9 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from webhook.catalog.kinds import VMIS
 from webhook.cluster.client import ClusterClient, ClusterError

@@ -5,8 +5,9 @@ So the guard applies the scheduler's own rules before the scheduler does. A chec
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from webhook.placement.affinity import has_too_many_terms, matches_no_node, unpinnable_part
 from webhook.placement.guard.candidate import Candidate
@@ -27,8 +28,7 @@ NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCheck:
+class FailedCheck(Struct, frozen=True):
     """The first check that failed."""
 
     reason: Reason
@@ -194,8 +194,7 @@ def _start_failed(candidate: Candidate) -> str | None:
     return f"may refuse the VM, which failed to start {candidate.vm.start_failures} times in a row"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One condition on the node."""
 
     reason: Reason

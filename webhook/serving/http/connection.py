@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from webhook.serving.http.channel import Channel, ConnectionLost
 from webhook.serving.http.messages import Request, Response, error_response, serialize
@@ -50,8 +51,7 @@ class Peer:
         self.address, self.connections, self.bytes, self.used = address, 0, 0, 0.0
 
 
-@dataclass(slots=True)
-class RequestHandler:
+class RequestHandler(Struct):
     """Responds to requests."""
 
     respond: Callable[[Request], Response]

@@ -4,10 +4,10 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
@@ -29,8 +29,7 @@ log = logging.getLogger("webhook")
 _NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewer:
+class Reviewer(Struct, frozen=True):
     """Responds to reviews from a backend; with 503 until it has synced, if the API server can retry in time."""
 
     backend: Backend
