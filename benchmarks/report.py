@@ -23,7 +23,7 @@ from tests.support.migrations import migratable
 
 VMS, NODES, ROUNDS = 5_000, 500, 3
 LOAD = "import json, sys; json.load(open(sys.argv[1]))"
-REPORT = "from webhook.cli import commands; commands()"
+REPORT = "from webhook.cli import main; main()"
 OUTPUTS = "wide", "name", "json", "yaml", "html"
 
 

@@ -1,5 +1,6 @@
 """The command line of `kubevirt-scheduler` and `kubectl coschedule`: its subcommands, error output and exit codes."""
 
+import gc
 import io
 import os
 import re
@@ -132,3 +133,5 @@ def _run(name: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         click.echo(f"Error: {error.strerror or error}", err=True)
         raise SystemExit(1) from None
+    finally:
+        gc.freeze()  # the interpreter's last collection would look at the whole fleet: 4 % of a report's time

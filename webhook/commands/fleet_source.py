@@ -1,6 +1,5 @@
 """Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
 
-import atexit
 import gc
 import os
 import sys
@@ -114,7 +113,6 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
     """
     # A fleet has no cycles, but most of a million objects: the garbage collector would take a sixth of the time.
     gc.set_threshold(1_000_000)
-    atexit.register(gc.freeze)  # from the interpreter's last collection
     if snapshots := given("snapshots"):
         inventory, description = snapshot.read(snapshots)
         if snapshot.holds_secrets(inventory):
