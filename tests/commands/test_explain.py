@@ -292,6 +292,13 @@ def test_a_file_without_a_pod_to_explain_is_rejected_in_one_line(
     assert without_settings(result.stderr) == f"Error: {tmp_path / 'pod.yaml'}: {problem}\n"
 
 
+def test_the_advice_names_the_first_of_the_annotations_that_opt_in() -> None:
+    renamed = Settings(opt_in_annotations=("example.com/together", "kubevirt-scheduler/co-schedule"))
+    advice = 'Annotate the VM\'s spec.template with example.com/together: "true" and restart it.'
+    found = explain_request(request(virt_launcher(opt_in=None)), catalog(*storage(), node()), renamed)
+    assert found["advice"] == [advice]
+
+
 def test_in_a_namespace_that_is_not_selected_explain_advises_no_annotation() -> None:
     excluding = Settings(namespace_selector=(Requirement("team", "Exists"),))
     found = explain_request(request(virt_launcher()), catalog(*storage(), labeled_namespace()), excluding)

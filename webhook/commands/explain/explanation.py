@@ -31,7 +31,7 @@ from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.opt_in import is_selected
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
-from webhook.placement.settings import Settings
+from webhook.placement.settings import OPT_IN_KEY, Settings
 from webhook.placement.trace import Trace
 from webhook.placement.votes import Choice
 from webhook.placement.voting_consumers import claims_of
@@ -100,7 +100,8 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
         "vm": None,
         "steps": sections,
         "ifEligible": as_json(assumed)["decision"] if assumed else None,
-        "advice": list(dict.fromkeys(advice)),
+        # The sentences of the decisions name the default annotation.
+        "advice": [each.replace(OPT_IN_KEY, settings.opt_in_annotations[0]) for each in dict.fromkeys(advice)],
     }
 
 
