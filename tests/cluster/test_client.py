@@ -219,11 +219,18 @@ def test_a_truncated_response_raises_an_error(server: ApiServer, cluster: Cluste
     assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: ProtocolError"
 
 
-def test_a_connection_error_names_the_request() -> None:
+def test_a_connection_error_names_the_request_the_server_and_the_cause_but_no_token() -> None:
     with ApiServer() as server:
         url = server.url
     error = error_from(client_for(url).pages, CLAIMS)
-    assert (error.code, str(error)) == (0, f"GET {CLAIMS}: NewConnectionError")
+    _, host, port = url.replace("//", "").split(":")
+    assert (error.code, str(error).partition(": ")[2]) == (
+        0,
+        f"NewConnectionError: HTTPConnection(host='{host}', port={port}): Failed to establish a new connection: "
+        "[Errno 111] Connection refused",
+    )
+    two_lines = ClusterClient(Api(url, authorization=lambda: "Bearer s3cret\ns3cret"))
+    assert str(error_from(two_lines.pages, CLAIMS)) == f"GET {CLAIMS}: ValueError"
 
 
 # Reads

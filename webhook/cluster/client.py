@@ -74,6 +74,11 @@ _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
 _OBJECT = msgspec.json.Decoder(JsonObject)
 _REQUEST_ERRORS = (urllib3.exceptions.HTTPError, OSError, ValueError)
+_CONNECT_ERRORS = (
+    urllib3.exceptions.SSLError,
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.ConnectTimeoutError,
+)
 
 
 class ClusterError(ApiError):
@@ -248,9 +253,9 @@ class ClusterClient(Struct, frozen=True):
                 timeout=urllib3.Timeout(timeout, CONNECT_TIMEOUT),  # of the whole, and to connect
                 preload_content=False,
             )
-        except urllib3.exceptions.SSLError as error:
-            raise ClusterError(0, f"{method} {path}: SSLError: {error}") from None
-        except _REQUEST_ERRORS as error:
+        except _CONNECT_ERRORS as error:
+            raise ClusterError(0, f"{method} {path}: {type(error).__name__}: {error}") from None
+        except _REQUEST_ERRORS as error:  # others may quote the token, or a timeout that differs each time
             raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
         if response.status >= 400:
             raise ClusterError(response.status, _error_message(response))
