@@ -224,11 +224,8 @@ def test_a_connection_error_names_the_request_the_server_and_the_cause_but_no_to
         url = server.url
     error = error_from(client_for(url).pages, CLAIMS)
     _, host, port = url.replace("//", "").split(":")
-    assert (error.code, str(error).partition(": ")[2]) == (
-        0,
-        f"NewConnectionError: HTTPConnection(host='{host}', port={port}): Failed to establish a new connection: "
-        "[Errno 111] Connection refused",
-    )
+    refused = f"HTTPConnection(host='{host}', port={port}): Failed to establish a new connection: [Errno 111] "
+    assert (error.code, f"NewConnectionError: {refused}Connection refused" in str(error)) == (0, True)
     two_lines = ClusterClient(Api(url, authorization=lambda: "Bearer s3cret\ns3cret"))
     assert str(error_from(two_lines.pages, CLAIMS)) == f"GET {CLAIMS}: ValueError"
 

@@ -194,3 +194,11 @@ def test_inject_imports_no_heavy_library(folder: Path) -> None:
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in process.stderr.splitlines()}
     assert "webhook" in imported
     assert not imported & HEAVY_LIBRARIES
+
+
+@pytest.mark.parametrize("command", ["doctor", "certs status", "benchmark --yes"])
+@pytest.mark.parametrize("name", ["", "?a", "a/b"])
+def test_what_is_no_name_does_not_read_the_list_of_all_objects(command: str, name: str) -> None:
+    option = "--storage-class" if command.startswith("benchmark") else "--webhook-configuration"
+    result = run_cli(*command.split(), option, name)
+    assert (result.exit_code, f"expected a name, got {name!r}" in result.stderr) == (2, True)

@@ -174,6 +174,7 @@ def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) 
         (["", "--yes"], 'VirtualMachine "" not found in namespace "default"'),
         (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
         (["-l", "a b"], "invalid label selector"),
+        (["-l", "", "--yes"], "empty label selector; to select all VMs, omit the option"),
     ],
 )
 def test_a_wrong_selection_changes_nothing(server: ApiServer, run: Run, arguments: list[str], words: str) -> None:

@@ -291,7 +291,6 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
 @pytest.mark.parametrize(
     ("selector", "selected"),
     [
-        ("", True),
         ("app=db", True),
         ("app==db", True),
         ("app=web", False),

@@ -55,7 +55,7 @@ class Scope(Struct, frozen=True):
     @property
     def selects_all(self) -> bool:
         """Return whether each VM of the cluster is selected."""
-        return self.namespace is None and not any(self.selector.values()) and not self.excluded
+        return self.namespace is None and not self.selector and not self.excluded
 
     def excludes(self, namespace: str, name: str) -> frozenset[str]:
         """Return what excludes a VM, empty if nothing does."""
@@ -64,7 +64,7 @@ class Scope(Struct, frozen=True):
     @property
     def not_found(self) -> str:
         """Return a sentence for a scope that selects no VM."""
-        labeled = " with these labels" if any(self.selector.values()) else ""
+        labeled = " with these labels" if self.selector else ""
         where = f" in namespace {self.namespace}. To select all namespaces, add -A" if self.namespace else ""
         return printable(f"No VM{labeled} found{where}")
 

@@ -17,6 +17,8 @@ _COMMA = re.compile(r",(?![^(]*\))")  # not inside parentheses
 def parse_selector(selector: str) -> JsonObject:
     """Return the label selector as Kubernetes stores it. Raises BadParameter."""
     parts = [part.strip() for part in _COMMA.split(selector)]
+    if not any(parts):  # an unset variable of a script, which must not select all VMs
+        raise click.BadParameter("empty label selector; to select all VMs, omit the option", param_hint="-l")
     return {"matchExpressions": [_requirement(part) for part in parts if part]}
 
 

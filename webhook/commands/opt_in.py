@@ -81,7 +81,7 @@ def opt_out(**options: Any) -> None:
 
 
 def _run(output: str, *, opts_in: bool, yes: bool) -> None:
-    if given("names") and any(given("selector").values()):
+    if given("names") and given("selector"):
         raise click.UsageError("specify either names or -l, not both")
     cluster = connect()
     scope, webhook = selected(cluster.namespace), find_webhook(cluster)

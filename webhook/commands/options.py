@@ -14,6 +14,7 @@ import msgspec
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.completion import complete
 from webhook.commands.label_selector import parse_selector
+from webhook.placement.objects.fields import is_dns_subdomain
 from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
 
@@ -75,7 +76,6 @@ selector_option = kept_option(
     "--selector",
     type=parse_selector,
     metavar="SELECTOR",
-    default="",
     help="Select VMs by label, such as app=db,!old.",
 )
 
@@ -131,9 +131,18 @@ scope_options = together(all_namespaces_option, namespace_option, selector_optio
 # Of the commands that report on the VMs of a cluster or a snapshot.
 fleet_options = together(scope_options, snapshot_option, prometheus_options, live_options)
 
+
+def object_name(value: str) -> str:
+    """Return the value of an option. Raises BadParameter for what is no name: an empty one would list all objects."""
+    if not is_dns_subdomain(value):
+        raise click.BadParameter(f"expected a name, got {value!r}")
+    return value
+
+
 configuration_option = click.option(
     "--webhook-configuration",
     "configuration",
+    type=object_name,
     default="kubevirt-scheduler",
     show_default=True,
     metavar="NAME",

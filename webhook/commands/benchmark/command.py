@@ -9,7 +9,7 @@ from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, Plan
 from webhook.commands.benchmark.run import BenchmarkRun
 from webhook.commands.completion import complete
 from webhook.commands.interrupts import interrupts
-from webhook.commands.options import DRY_RUN, as_data, connect, live_options, output_option, yes_option
+from webhook.commands.options import DRY_RUN, as_data, connect, live_options, object_name, output_option, yes_option
 from webhook.commands.tables import terminal_columns
 from webhook.placement.objects.fields import mapping, printable, text
 from webhook.reading.api import read_object
@@ -21,7 +21,7 @@ CACHED = "The disk refuses O_DIRECT, so a node's page cache may have answered re
 
 
 @click.command(short_help="measure what a VM gains beside its share-manager")
-@click.option("--storage-class", required=True, metavar="NAME", help="The StorageClass of the claim.")
+@click.option("--storage-class", required=True, type=object_name, metavar="NAME", help="The StorageClass of the claim.")
 @click.option(
     "-n",
     "--namespace",
