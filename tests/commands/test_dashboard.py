@@ -18,6 +18,7 @@ from tests.support.builders import node, storage
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi
+from webhook.commands.report.dashboard import PageServer
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 FLEET = [*storage(), node("node-a"), node("node-b"), vm("moved"), vmi("moved"), vm("other", opt_in=False)]
@@ -74,10 +75,19 @@ def test_only_the_page_and_its_report_are_served_and_only_by_their_own_names(ser
         assert (status, "pods is forbidden" in json.loads(content)["error"]) == (503, True)
 
 
+def test_a_browser_omits_the_default_port_of_http() -> None:
+    with PageServer(0, dict, 1) as own:
+        assert "localhost" not in own.hosts
+        own.server_port = 80
+        assert own.hosts == {"127.0.0.1", "127.0.0.1:80", "localhost", "localhost:80"}
+
+
 def test_a_cluster_or_a_port_that_can_not_be_used_ends_the_command(server: ApiServer, tmp_path: Path) -> None:
     kubeconfig = server.kubeconfig(tmp_path)
     both = run_cli("dashboard", "-A", "-n", "shop", "--kubeconfig", kubeconfig)
     assert (both.exit_code, "-A cannot be combined with -n" in both.stderr) == (2, True)
+    wrong = run_cli("dashboard", "--prometheus", "localhost:9090", "--kubeconfig", kubeconfig)
+    assert (wrong.exit_code, "expected a URL such as http://localhost:9090" in wrong.stderr) == (2, True)
     with dashboard("--kubeconfig", kubeconfig) as port:
         taken = run_cli("dashboard", "--port", port, "--kubeconfig", kubeconfig)
         assert (taken.exit_code, "specify another --port" in taken.stderr) == (2, True)

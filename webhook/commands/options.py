@@ -110,11 +110,18 @@ live_options = together(
     ),
 )
 
+
+def _prometheus_url(value: str) -> str:
+    if not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"expected a URL such as http://localhost:9090, got {value!r}")
+    return value
+
+
 prometheus_options = together(
     kept_option(
         "--prometheus",
+        type=_prometheus_url,
         metavar="URL",
-        default="",
         help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
     ),
     kept_option(

@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -66,8 +67,15 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self._read, self._interval, self._lock = read, interval, threading.Lock()
-        # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
-        self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+
+    @property
+    def hosts(self) -> set[str]:
+        """Return the Host headers of the page's own address. Browsers omit the default port of HTTP.
+
+        With others, a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
+        """
+        ports = [f":{self.server_port}"] + [""] * (self.server_port == HTTP_PORT)
+        return {f"{name}{port}" for name in (LOOPBACK, "localhost") for port in ports}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that has closed its connection."""
