@@ -548,7 +548,11 @@ def test_each_check_is_described_under_its_own_heading() -> None:
     assert headings == {*BEFORE, *AFTER, CONFIGURATION}
 
 
-# --calls: the user's own account creates the pod, and waits for a decision
+# --calls: the account of `helm test` creates the pod, and waits for a decision
+
+
+def test_help_offers_no_check_that_fails_for_each_other_account() -> None:
+    assert "--calls" not in run_cli("doctor", "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ CONFIGURATION = "configuration"
 @click.option(
     "--calls",
     type=SECONDS,
-    metavar="SECONDS",
+    hidden=True,  # of `helm test`: the API server calls the webhook only for its account, and for KubeVirt's
     help="Check only whether the API server calls the webhook for a pod that you create, and retry for this time.",
 )
 @click.option(
@@ -78,7 +78,7 @@ CONFIGURATION = "configuration"
 def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
-    The command changes nothing. With --calls, you need only the right to create pods; `helm test` runs it.
+    The command changes nothing.
 
     \b
     Exit status:
@@ -91,7 +91,6 @@ def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: s
       kubevirt-scheduler doctor --pre
       kubevirt-scheduler doctor
       kubevirt-scheduler doctor -n shop -o json
-      kubevirt-scheduler doctor --calls 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     namespace = namespace or (NAME if pre else "default")
     inspection = Inspection(connect(), read_settings(os.environ), configuration, namespace)
