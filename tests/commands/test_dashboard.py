@@ -73,6 +73,8 @@ def test_only_the_page_and_its_report_are_served_and_only_by_their_own_names(ser
         server.forbidden.add(("list", "pods"))
         status, _, content = get(port, "/report.json")
         assert (status, "pods is forbidden" in json.loads(content)["error"]) == (503, True)
+        status, headers, content = get(port, "/")
+        assert (status, headers["Refresh"], "pods is forbidden" in content) == (503, "1", True)
 
 
 def test_a_browser_omits_the_default_port_of_http() -> None:

@@ -88,6 +88,10 @@ class Opened:
     def do(self, selector: str, action: str) -> None:
         self.page.evaluate(f"document.querySelector({json.dumps(selector)}).{action}; undefined")
 
+    def update(self, content: dict[str, Any]) -> None:
+        """Show another report, as a dashboard does."""
+        self.page.evaluate(f"update({json.dumps(json.dumps(content))})")
+
     def choose(self, selector: str, value: str) -> None:
         self.do(selector, f"value = {json.dumps(value)}")
         self.do(selector, "dispatchEvent(new Event('change'))")
@@ -396,3 +400,18 @@ def test_a_node_says_what_its_drain_does(browser: Page, page_file: Path) -> None
         "shop/<b>vm-1 (node-a): Restarts. it has a GPU",
         "Volume vol-1: its last healthy replica is here",
     ]
+    opened.do(".drain summary", "click()")
+    opened.update(content | {"summary": {"text": "changed"}})
+    assert opened.texts("#summary") == ["changed"]
+    assert opened.count(".drain[open]") == 1
+
+
+@pytest.mark.needs("chromium")
+def test_a_table_that_shows_all_vms_still_does_after_an_update(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(*(vm(f"vm-{number}") for number in range(501))))
+    opened.do("#tab-table", "click()")
+    assert opened.count("tbody tr") == 500
+    opened.do("#table .hint button", "click()")
+    assert opened.count("tbody tr") == 501
+    opened.update(report(*(vm(f"vm-{number}") for number in range(502))))
+    assert opened.count("tbody tr") == 502

@@ -66,7 +66,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
-        self._read, self._interval, self._lock = read, interval, threading.Lock()
+        self._read, self.interval, self._lock = read, interval, threading.Lock()
 
     @property
     def hosts(self) -> set[str]:
@@ -86,7 +86,7 @@ class PageServer(ThreadingHTTPServer):
         """Return the page, or its report as JSON. Raises BadInput."""
         with self._lock:
             report = self._read()
-        return page.render(report, self._interval) if path == "/" else page.embedded_json(report)
+        return page.render(report, self.interval) if path == "/" else page.embedded_json(report)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -107,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, media_type = HTTPStatus.SERVICE_UNAVAILABLE, PATHS["/report.json"]
             body = page.embedded_json({"error": str(error)}).encode()
         self.send_response(status)
+        if path == "/" and status is not HTTPStatus.OK:
+            self.send_header("Refresh", str(self.server.interval))  # until the cluster can be read
         self.send_header("Content-Type", f"{media_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

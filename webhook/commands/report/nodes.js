@@ -9,6 +9,7 @@ const WAITING_ROOM = ""; // the box of the VMs without a node
 
 const boxes = new Map(); // node → its box
 const buttons = new Map(); // VM → its button
+const drains = new Set(); // the nodes whose drain is open: a dashboard draws the boxes again
 
 function drawn(tag, attributes, text = "") {
   const made = document.createElementNS(SVG, tag);
@@ -75,7 +76,7 @@ function box(name, members, served, filtered) {
     element("h2", { title }, name ? shortNode(name) : title),
     element("p", { class: "facts" }, line),
     ...bars(node?.requested),
-    ...drain(node?.drain),
+    ...drain(name, node?.drain),
     element("ul", { class: members.length > DENSE ? "dense" : null }, ...members.map(vmItem)),
   );
   for (const event of ["mouseenter", "focusin"]) made.addEventListener(event, () => highlight(name));
@@ -98,14 +99,18 @@ function bars(requested) {
   return parts.length ? [element("div", { class: "bars" }, ...parts)] : [];
 }
 
-function drain(found) {
+function drain(name, found) {
   if (!found?.vms.length && !found?.obstacles.length) return [];
   const rows = [
     ...found.vms.map((vm) => `${vm.namespace}/${vm.name} (${vm.node}): ${vm.text}. ${vm.why}`),
     ...found.obstacles.map((each) => `${each.kind} ${each.name}: ${each.detail}`),
   ];
   const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : ", not safe"}`;
-  return [element("details", { class: "drain", toggle: drawLines }, element("summary", {}, title), ...rows.map((row) => element("p", {}, row)))];
+  const toggle = (event) => {
+    event.target.open ? drains.add(name) : drains.delete(name);
+    drawLines();
+  };
+  return [element("details", { class: "drain", open: drains.has(name) ? "" : null, toggle }, element("summary", {}, title), ...rows.map((row) => element("p", {}, row)))];
 }
 
 function vmItem(vm) {

@@ -81,10 +81,10 @@ function show() {
 
 // The table
 
-const LISTED_VMS = 500; // rows; each thousand more takes about a second
+let rowLimit = 500; // rows; each thousand more takes about a second, and "Show all" adds them
 const LONG = new Set(["Claim", "If started", "What to do", "NFS"]); // columns of one line each: the details have the rest
 
-function showTable(all = false) {
+function showTable(limit = rowLimit) {
   const read = COLUMNS[chosen.sort][1];
   const order = (one, other) => String(read(one)).localeCompare(String(read(other)), "en", { numeric: true });
   const sorted = [...shown].sort((one, other) => (chosen.ascending ? order(one, other) : order(other, one)));
@@ -93,12 +93,12 @@ function showTable(all = false) {
     { role: "table" },
     element("caption", {}, `VMs, the nodes on which they run, and the nodes of their share-managers${DOMAIN ? `, without their domain ${DOMAIN}` : ""}`),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
-    element("tbody", { role: "rowgroup" }, ...sorted.slice(0, all ? Infinity : LISTED_VMS).map(tableRow)),
+    element("tbody", { role: "rowgroup" }, ...sorted.slice(0, limit).map(tableRow)),
   );
-  const rest = element("p", { class: "hint" }, `${LISTED_VMS} of ${plural(sorted.length, "VM")}. `, element("button", { type: "button", click: () => showTable(true) }, "Show all"));
+  const rest = element("p", { class: "hint" }, `${limit} of ${plural(sorted.length, "VM")}. `, element("button", { type: "button", click: () => showTable((rowLimit = Infinity)) }, "Show all"));
   buttons.clear();
   for (const button of table.querySelectorAll("tbody button")) buttons.set(button.vm, button);
-  byId("table").replaceChildren(sortChoice(), table, ...(all || sorted.length <= LISTED_VMS ? [] : [rest]));
+  byId("table").replaceChildren(sortChoice(), table, ...(sorted.length <= limit ? [] : [rest]));
   link();
 }
 
@@ -301,7 +301,7 @@ function update(json) {
 
 const INTERVAL = 1000 * Number(byId("report").dataset.interval); // milliseconds; 0 in a file
 const START = { sort: COLUMNS[chosen.sort][0], ascending: chosen.ascending };
-addEventListener("beforeprint", () => showTable(true)); // paper gets the table: lines and scrolled cells would mislead
+addEventListener("beforeprint", () => showTable(Infinity)); // paper gets the table: lines and scrolled cells would mislead
 addEventListener("hashchange", follow);
 byId("members").addEventListener("keydown", moveFocus);
 showSource();
