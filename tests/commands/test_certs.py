@@ -49,6 +49,8 @@ class CertificateServer(ApiServer):
 
     def respond(self, request, connection):
         try:
+            if request.verb == "list":
+                raise ApiError(404, "no chart is installed")  # noqa: TRY301 (as if the cluster raised it)
             with self._lock:
                 if request.verb == "get":
                     found = self.cluster.get(request.path, 5)

@@ -321,7 +321,7 @@ AFTER_CASES: dict[str, Case] = {
     "not installed": (CONFIGURATION, "failure", "not found", lambda it: it.server.delete(it.configuration)),
     "configuration forbidden": (
         CONFIGURATION, "unknown", "not checked: the API server responded with 403: mutatingweb",
-        forbid(("get", "mutatingwebhookconfigurations")),
+        forbid(("list", "mutatingwebhookconfigurations")),
     ),
     "a cached disk of an opted-in VM": (
         "loopback-nfs", "warning", "NFS: 1 (default/vm1)", cached_vm(cache="writethrough"), put(OPTED_IN_HERE)
@@ -535,8 +535,24 @@ def test_advice_names_the_users_of_an_old_share_manager_and_what_cdi_needs_for_s
     assert {"nfsOptions", "migratable"} & set(example["parameters"]) == {"nfsOptions"}
 
 
+@pytest.mark.parametrize("options", [[], ["--webhook-configuration", "co-scheduler"]])
+def test_doctor_and_certs_find_a_release_of_another_name(cluster: Cluster, tmp_path: Path, options: list[str]) -> None:
+    server, kubeconfig = cluster.server, ["--kubeconfig", cluster.server.kubeconfig(tmp_path)]
+    secret = server.stored("secrets", (NAME, f"{NAME}-tls"))
+    for renamed, name in ((cluster.configuration, "co-scheduler"), (secret | {"kind": "Secret"}, "co-scheduler-tls")):
+        server.delete(renamed)
+        server.put(renamed | {"metadata": renamed["metadata"] | {"name": name}})
+    server.put(deployment(args=["serve", f"--tls-secret={NAME}/co-scheduler-tls"]))
+    checked = run_cli("doctor", *options, *kubeconfig)
+    assert (checked.exit_code, "every caBundle trusts the serving certificate" in checked.stdout) == (0, True)
+    shown = run_cli("certs", "status", *options, *kubeconfig)
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, f"Secret {NAME}/co-scheduler-tls")
+    assert run_cli("certs", "renew", "--yes", *options, *kubeconfig).exit_code == 0
+    assert server.stored("secrets", (NAME, "co-scheduler-tls"))["data"] != secret["data"]
+
+
 def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cluster) -> None:
-    cluster.server.script("get", "mutatingwebhookconfigurations", error_response(status(500, "etcd is down")))
+    cluster.server.script("list", "mutatingwebhookconfigurations", error_response(status(500, "etcd is down")))
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "Error: the API server responded with 500: etcd is down\n"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -28,10 +28,12 @@ from webhook.commands.options import (
 from webhook.commands.tables import render_table
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable
+from webhook.reading.api import Denied
 from webhook.reading.documents import BadInput
+from webhook.reading.installation import find_installed
 
 NAME = "kubevirt-scheduler"
-DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
+DEFAULT_SECRET = NAME, f"{NAME}-tls"
 
 
 @click.group(short_help="show and renew the webhook's certificates")
@@ -50,11 +52,9 @@ def certs() -> None:
 _certificate_options = together(
     click.option(
         "--secret",
-        default=DEFAULT_SECRET,
         type=namespace_and_name,
-        show_default=True,
         metavar="NAMESPACE/NAME",
-        help="The Secret with the certificates.",
+        help="The Secret with the certificates. Default: that of the installed chart.",
     ),
     configuration_option,
     live_options,
@@ -64,7 +64,7 @@ _certificate_options = together(
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
 @output_option("table", "json")
 @_certificate_options
-def status(output: str, secret: Key, configuration: str) -> None:
+def status(output: str, secret: Key | None, configuration: str | None) -> None:
     """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
 
     The command also shows a Secret that cert-manager or you created.
@@ -78,11 +78,12 @@ def status(output: str, secret: Key, configuration: str) -> None:
     \b
     Examples:
       kubevirt-scheduler certs status
-      kubevirt-scheduler certs status --secret kubevirt-scheduler/kubevirt-scheduler-tls -o json
+      kubevirt-scheduler certs status -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
+    objects, secret = _find_objects(secret, configuration)
     with _certificate_errors_as_bad_input():
-        report = read_status(CertificateObjects(connect(), secret, configuration), now)
+        report = read_status(objects, now)
     shown = as_data(_status_as_json(secret, report, now)) if output == "json" else _render_status(secret, report, now)
     click.echo(shown, nl=False)
     if report.problem or report.difference or not all(report.webhooks.values()):
@@ -92,14 +93,15 @@ def status(output: str, secret: Key, configuration: str) -> None:
 @certs.command(short_help="issue a new serving certificate now")
 @yes_option
 @_certificate_options
-def renew(yes: bool, secret: Key, configuration: str) -> None:
+def renew(yes: bool, secret: Key | None, configuration: str | None) -> None:
     """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
 
     \b
     Example:
       kubevirt-scheduler certs renew --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects, name = CertificateObjects(connect(), secret, configuration), "/".join(secret)
+    objects, secret = _find_objects(secret, configuration)
+    name = "/".join(secret)
     with _certificate_errors_as_bad_input():
         if not yes:
             end = read(read_bundle(objects).leaf.certificate).not_after
@@ -122,7 +124,7 @@ def renew(yes: bool, secret: Key, configuration: str) -> None:
     "replica doesn't serve its new certificate by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str) -> None:
+def rotate_ca(yes: bool, at_once: bool, secret: Key | None, configuration: str | None) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
     The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
@@ -133,7 +135,7 @@ def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str) -> None
       kubevirt-scheduler certs rotate-ca
       kubevirt-scheduler certs rotate-ca --drop-old --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects = CertificateObjects(connect(), secret, configuration)
+    objects, _ = _find_objects(secret, configuration)
     with _certificate_errors_as_bad_input():
         bundle = read_bundle(objects)
         objects.read_configuration()  # without it, the replicas could not continue
@@ -149,6 +151,16 @@ def rotate_ca(yes: bool, at_once: bool, secret: Key, configuration: str) -> None
         click.echo(f"{_format_time(planned.due)}  {planned.step}: {planned.why}")
     if not yes:
         click.echo(DRY_RUN, err=True)
+
+
+def _find_objects(secret: Key | None, configuration: str | None) -> tuple[CertificateObjects, Key]:
+    """Return the objects of the options, by default those of the installed chart, and the Secret's key."""
+    cluster, found = connect(), None
+    if not (secret and configuration):
+        with suppress(Denied):  # the rights on the two objects are enough
+            found = find_installed(cluster, configuration)
+    secret = secret or (found and found.secret) or DEFAULT_SECRET
+    return CertificateObjects(cluster, secret, configuration or (found.name if found else NAME)), secret
 
 
 def _force(objects: CertificateObjects, change: Change) -> Bundle:

@@ -150,10 +150,8 @@ configuration_option = click.option(
     "--webhook-configuration",
     "configuration",
     type=object_name,
-    default="kubevirt-scheduler",
-    show_default=True,
     metavar="NAME",
-    help="The MutatingWebhookConfiguration of the installed chart.",
+    help="The MutatingWebhookConfiguration. Default: that of the installed chart.",
 )
 
 

@@ -28,6 +28,11 @@ class Installation(Struct, frozen=True, eq=False):  # a key of the caches of wha
     webhook: Webhook
 
     @property
+    def name(self) -> str:
+        """Return the name of the configuration."""
+        return text(self.configuration, "metadata", "name")
+
+    @property
     def settings(self) -> Settings:
         """Return the settings of the replicas."""
         return self.webhook.settings
@@ -103,8 +108,14 @@ def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:
     return "" if any(ready) else "no replica is ready"
 
 
-def find_installed(cluster: ClusterClient) -> Installation | None:
-    """Find what the chart installed, None if it isn't installed. Raises like `find_installation`."""
+def find_installed(cluster: ClusterClient, name: str | None = None) -> Installation | None:
+    """Find what the chart installed, None if it isn't installed. Raises like `find_installation`.
+
+    `name` is that of the configuration, if it is known.
+    """
+    if name:
+        configuration = read_object(cluster, f"{CONFIGURATIONS}/{name}")
+        return find_installation(cluster, configuration) if configuration else None
     for each in read_list(cluster, CONFIGURATIONS):
         if any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(each, "webhooks")):
             return find_installation(cluster, each)

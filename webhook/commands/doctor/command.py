@@ -7,15 +7,15 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from certs import CONFIGURATIONS
 from webhook.commands.doctor import installed_webhook, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
 from webhook.commands.options import SECONDS, as_data, configuration_option, connect, live_options, output_option
+from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
-from webhook.reading.api import Denied, read_object
+from webhook.reading.api import Denied
 from webhook.reading.documents import BadInput
-from webhook.reading.installation import find_installation
+from webhook.reading.installation import find_installed
 
 NAME = "kubevirt-scheduler"
 DOCS = "docs/reference/doctor.md"
@@ -75,7 +75,7 @@ CONFIGURATION = "configuration"
 @configuration_option
 @output_option("list", "json")
 @live_options
-def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: str, output: str) -> None:
+def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: str | None, output: str) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
     The command changes nothing.
@@ -93,7 +93,7 @@ def doctor(pre: bool, calls: int | None, namespace: str | None, configuration: s
       kubevirt-scheduler doctor -n shop -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     namespace = namespace or (NAME if pre else "default")
-    inspection = Inspection(connect(), read_settings(os.environ), configuration, namespace)
+    inspection = Inspection(connect(), read_settings(os.environ), configuration or "", namespace)
     findings = list[Finding]()
     for finding in _check(inspection, calls, pre=pre):
         findings.append(finding)
@@ -113,18 +113,16 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
     found, checks = None, BEFORE
     if not pre:
         try:
-            configuration = read_object(inspection.cluster, f"{CONFIGURATIONS}/{inspection.configuration}")
-            found = find_installation(inspection.cluster, configuration) if configuration else None
+            found = find_installed(inspection.cluster, inspection.configuration)
         except Denied as error:
             yield _not_checked(CONFIGURATION, error)
         else:
             if found is None:
-                finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
-                advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
-                yield CONFIGURATION, failure(finding, advice)
+                finding = f"MutatingWebhookConfiguration {inspection.configuration or VM_WEBHOOK} not found"
+                yield CONFIGURATION, failure(finding, "Install the chart, or upgrade its release.")
         checks = AFTER if found else {name: check for name, check in BEFORE.items() if name != "rights"}
     if found:
-        inspection = replace(inspection, settings=found.webhook.predicting)
+        inspection = replace(inspection, settings=found.webhook.predicting, configuration=found.name)
     for name, check in checks.items():
         try:
             for result in check(inspection, found):

@@ -43,7 +43,7 @@ class Inspection(Struct, frozen=True, eq=False):  # each one is a key of the cac
 
     cluster: ClusterClient
     settings: Settings
-    configuration: str  # the name of the MutatingWebhookConfiguration
+    configuration: str  # the name of the MutatingWebhookConfiguration; empty if it isn't known
     namespace: str  # where a VM's pod is created as a dry run, or where you will install the chart
 
 

@@ -90,7 +90,7 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
         yield failure("the replicas have no Secret with a certificate", "Repair the release: helm upgrade.")
         return
     now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
-    advice = f"Show the certificates: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
+    advice = f"Show the certificates: kubevirt-scheduler certs status --webhook-configuration {found.name}"
     try:
         report = read_status(objects, now)
     except CertificateError as error:
