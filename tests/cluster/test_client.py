@@ -135,12 +135,12 @@ def test_a_malformed_list_raises_an_error_with_code_0(
     assert (error.code, str(error)) == (0, "unexpected response: not a Kubernetes object")
 
 
-def test_an_error_response_without_a_message_raises_the_http_reason_phrase(
+def test_an_error_response_without_a_message_raises_the_request_and_the_http_reason_phrase(
     server: ApiServer, cluster: ClusterClient
 ) -> None:
     server.script("list", "nodes", body(b"upstream connect error", 503))
     error = error_from(cluster.pages, NODES)
-    assert (error.code, str(error)) == (503, "Service Unavailable")
+    assert (error.code, str(error)) == (503, f"GET {NODES}: Service Unavailable")
 
 
 # Watches

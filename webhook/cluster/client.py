@@ -258,7 +258,7 @@ class ClusterClient(Struct, frozen=True):
         except _REQUEST_ERRORS as error:  # others may quote the token, or a timeout that differs each time
             raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
         if response.status >= 400:
-            raise ClusterError(response.status, _error_message(response))
+            raise ClusterError(response.status, _error_message(response) or f"{method} {path}: {response.reason}")
         return response
 
 
@@ -352,9 +352,9 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:
     try:
-        return _STATUS.decode(response.data).message or str(response.reason)
+        return _STATUS.decode(response.data).message
     except (*_REQUEST_ERRORS, RecursionError):
-        return str(response.reason)
+        return ""  # a proxy responds, for example, or the API server without the CRD
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:

@@ -10,6 +10,9 @@
   {{- end }}
 {{- end }}
 {{- include "kubevirt-scheduler.checks.drains" . }}
+{{- if and .Values.recolocate.schedule (not (regexMatch "(^| )(-A|-n|--all-namespaces|--namespace)" (join " " .Values.recolocate.args))) }}
+  {{- fail "recolocate.args: without a namespace, the run would look only at namespace default. Add --all-namespaces or --namespace=NAME." }}
+{{- end }}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
   {{- fail "serviceAccount: with create=false, serviceAccount.name must be set. Name an account that exists." }}
 {{- end }}
