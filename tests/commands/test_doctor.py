@@ -318,7 +318,7 @@ BEFORE_CASES: dict[str, Case] = {
     ),
 }  # fmt: skip
 AFTER_CASES: dict[str, Case] = {
-    "not installed": (CONFIGURATION, "failure", "not found", lambda it: it.server.delete(it.configuration)),
+    "not installed": (CONFIGURATION, "failure", "not installed", lambda it: it.server.delete(it.configuration)),
     "configuration forbidden": (
         CONFIGURATION, "unknown", "not checked: the API server responded with 403: mutatingweb",
         forbid(("list", "mutatingwebhookconfigurations")),

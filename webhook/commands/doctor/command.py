@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from webhook.commands.doctor import installed_webhook, products, webhook_calls
 from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
 from webhook.commands.options import SECONDS, as_data, configuration_option, connect, live_options, output_option
-from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
 from webhook.reading.api import Denied
@@ -118,7 +117,8 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
             yield _not_checked(CONFIGURATION, error)
         else:
             if found is None:
-                finding = f"MutatingWebhookConfiguration {inspection.configuration or VM_WEBHOOK} not found"
+                name = inspection.configuration
+                finding = f"MutatingWebhookConfiguration {name} not found" if name else "the webhook is not installed"
                 yield CONFIGURATION, failure(finding, "Install the chart, or upgrade its release.")
         checks = AFTER if found else {name: check for name, check in BEFORE.items() if name != "rights"}
     if found:
