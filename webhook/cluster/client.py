@@ -20,6 +20,7 @@ import urllib3
 from msgspec import Struct, field
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from certs import ApiError
 from webhook import __version__
@@ -73,12 +74,8 @@ _PAGE = msgspec.json.Decoder(Page)
 _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
 _OBJECT = msgspec.json.Decoder(JsonObject)
-_REQUEST_ERRORS = (urllib3.exceptions.HTTPError, OSError, ValueError)
-_CONNECT_ERRORS = (
-    urllib3.exceptions.SSLError,
-    urllib3.exceptions.NewConnectionError,
-    urllib3.exceptions.ConnectTimeoutError,
-)
+_REQUEST_ERRORS = (HTTPError, OSError, ValueError)
+_CONNECT_ERRORS = (SSLError, NewConnectionError, ConnectTimeoutError)
 
 
 class ClusterError(ApiError):

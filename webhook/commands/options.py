@@ -3,6 +3,7 @@
 The commands have no parameters for the options that say which cluster and which VMs: `given` returns their values.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial, reduce
 from pathlib import Path
@@ -84,6 +85,18 @@ DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
 SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
 
 
+def _word(is_valid: Callable[[str], object], expected: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if not is_valid(value):
+            raise click.BadParameter(f"expected {expected}, got {value!r}")
+        return value
+
+    return check
+
+
+object_name = _word(is_dns_subdomain, "a name")  # without one, the API server would return a list
+
+
 def output_option(*formats: str, text: str = "The output format.") -> Decorator:
     """Return the option -o with these formats, of which the first is the default."""
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help=text)
@@ -110,17 +123,10 @@ live_options = together(
     ),
 )
 
-
-def _prometheus_url(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
-        raise click.BadParameter(f"expected a URL such as http://localhost:9090, got {value!r}")
-    return value
-
-
 prometheus_options = together(
     kept_option(
         "--prometheus",
-        type=_prometheus_url,
+        type=_word(re.compile("https?://").match, "a URL such as http://localhost:9090"),
         metavar="URL",
         help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
     ),
@@ -137,14 +143,6 @@ prometheus_options = together(
 scope_options = together(all_namespaces_option, namespace_option, selector_option)
 # Of the commands that report on the VMs of a cluster or a snapshot.
 fleet_options = together(scope_options, snapshot_option, prometheus_options, live_options)
-
-
-def object_name(value: str) -> str:
-    """Return the value of an option. Raises BadParameter for what is no name: an empty one would list all objects."""
-    if not is_dns_subdomain(value):
-        raise click.BadParameter(f"expected a name, got {value!r}")
-    return value
-
 
 configuration_option = click.option(
     "--webhook-configuration",

@@ -113,10 +113,8 @@ def find_installed(cluster: ClusterClient, name: str | None = None) -> Installat
 
     `name` is that of the configuration, if it is known.
     """
-    if name:
-        configuration = read_object(cluster, f"{CONFIGURATIONS}/{name}")
-        return find_installation(cluster, configuration) if configuration else None
-    for each in read_list(cluster, CONFIGURATIONS):
+    known = [read_object(cluster, f"{CONFIGURATIONS}/{name}")] if name else read_list(cluster, CONFIGURATIONS)
+    for each in filter(None, known):
         if any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(each, "webhooks")):
             return find_installation(cluster, each)
     return None

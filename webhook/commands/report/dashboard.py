@@ -4,7 +4,6 @@ import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -67,15 +66,8 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self._read, self.interval, self._lock = read, interval, threading.Lock()
-
-    @property
-    def hosts(self) -> set[str]:
-        """Return the Host headers of the page's own address. Browsers omit the default port of HTTP.
-
-        With others, a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
-        """
-        ports = [f":{self.server_port}"] + [""] * (self.server_port == HTTP_PORT)
-        return {f"{name}{port}" for name in (LOOPBACK, "localhost") for port in ports}
+        # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
+        self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that has closed its connection."""
@@ -96,7 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Respond with the page, its report, or an error."""
         path = self.path.partition("?")[0]
-        if self.headers.get("Host") not in self.server.hosts:
+        host = self.headers.get("Host", "")
+        if self.server.hosts.isdisjoint((host, f"{host}:80")):  # browsers omit the default port
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         if path not in PATHS:
             return self.send_error(HTTPStatus.NOT_FOUND)
