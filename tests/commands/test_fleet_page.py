@@ -35,13 +35,13 @@ def vm(name: str, state: str = "Together", node: str | None = "node-a", **change
     return {
         "namespace": "shop",
         "name": name,
-        "optedIn": True,
+        "optedInBy": "annotation",
         "node": None if state in ("Waiting", "Stopped") else node,
         "storageNode": storage,
         "claim": f"{name}-disk",
         "state": state,
         "reason": Reason.CO_SCHEDULED,
-        "ifStarted": {"outcome": "pinned", "reason": Reason.CO_SCHEDULED, "node": storage},
+        "ifStarted": {"node": storage, "text": f"pinned to {storage}"},
         "advice": "Restart the VM.",
     } | changes
 
@@ -176,14 +176,8 @@ def test_boxes_count_what_the_filters_leave_and_lines_lead_to_the_storage(browse
 @pytest.mark.needs("chromium")
 def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page, page_file: Path) -> None:
     vms = [vm(f"local-{number}", node=f"node-{number}") for number in range(13)]
-    moving = {"ifStarted": {"outcome": "pinned", "reason": "CoScheduled", "node": "node-b", "together": True}}
-    following = {
-        "outcome": "unchanged",
-        "reason": "ColdStart",
-        "cold": True,
-        "together": True,
-        "stoppedBy": "NotOptedIn",
-    }
+    moving = {"ifStarted": {"node": "node-b", "together": True}}
+    following = {"cold": True, "together": True, "stoppedBy": "NotOptedIn"}
     migrating = {"plan": {"action": "migrate"}}
     vms += [vm("a", "Apart", "node-3", **moving), vm("b", "Apart", "node-3", **migrating)]
     vms += [vm("c", "Apart", "node-9", ifStarted=following, plan={"action": "restart"})]
@@ -302,12 +296,15 @@ def test_a_selected_vm_shows_what_a_start_would_decide_and_commands_to_copy(brow
     opened = Opened(browser, page_file, report(vm("a'; reboot", "Apart", commands=advised), vm("b")))
     opened.do(".vm.Apart", "click()")
     assert opened.texts("#details h2") == ["⇄ shop/a'; reboot"]
-    assert {"apart", "node-b", "pinned node-b (CoScheduled)", "Restart the VM."} <= set(opened.texts("dd"))
+    assert {"apart", "yes", "node-b", "pinned to node-b", "Restart the VM."} <= set(opened.texts("dd"))
     assert opened.texts("#details code") == [*advised, "kubevirt-scheduler explain vm 'a'\\''; reboot' -n shop"]
     assert opened.count("#lines .own") == 1
     browser.press("Escape")
     assert browser.evaluate("document.querySelector('#details').hidden") is True
     assert opened.focused == "⇄a'; reboot"
+    opened.update(report(vm("a", "Apart", optedInBy=None, optedOut=True)))
+    opened.do(".vm.Apart", "click()")
+    assert "opted out" in opened.texts("dd")
 
 
 @pytest.mark.needs("chromium")

@@ -33,14 +33,14 @@ function take(next) {
     ["Namespace", (vm) => vm.namespace],
     ["VM", (vm) => vm.name],
     ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
-    ["Opted in", (vm) => (Object.hasOwn(OPTED_IN, vm.optedInBy) ? OPTED_IN[vm.optedInBy] : vm.optedIn ? "yes" : "no")],
+    ["Opted in", (vm) => (vm.optedOut ? "opted out" : OPTED_IN[vm.optedInBy] || "no")],
     ["Node", (vm) => vm.node],
     ["Storage", (vm) => vm.storageNode],
     ["Claim", (vm) => vm.claim],
     ["Reason", (vm) => vm.reason],
     ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
     ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
-    ["If started", ifStarted],
+    ["If started", (vm) => vm.ifStarted.text || ""],
     ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
     ["What to do", (vm) => vm.nextStep ?? vm.advice, (vm) => vm.advice], // the details have more words
   ];
@@ -95,12 +95,6 @@ function words(state) {
 
 function mark(state) {
   return element("span", { class: `mark ${known(state)}`, "aria-hidden": "true" }, STATES[known(state)][0]);
-}
-
-function ifStarted(vm) {
-  const { outcome, reason, node, text } = vm.ifStarted || {};
-  if (text) return text;
-  return outcome ? `${outcome}${node ? ` ${node}` : ""}${reason ? ` (${reason})` : ""}` : "";
 }
 
 function megabytes(bytes) {

@@ -35,7 +35,7 @@ function showBoxes() {
   const all = filtered ? [] : report.nodes || [];
   const byNode = new Map();
   for (const vm of shown) byNode.set(vm.node, [...(byNode.get(vm.node) || []), vm]);
-  const busy = all.filter((node) => node.vms || quantity(node.shareManagers)).map((node) => node.name);
+  const busy = all.filter((node) => node.vms || node.shareManagers).map((node) => node.name);
   const names = [...new Set([...byNode.keys(), ...served.keys(), ...busy])].filter((name) => name !== WAITING_ROOM);
   names.sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
   const parts = names.map((name) => box(name, byNode.get(name) || [], served.get(name) || 0, filtered));
@@ -51,10 +51,6 @@ function nodeProblem(name) {
   return [node?.ready === false && "NotReady", node?.cordoned && "cordoned"].filter(Boolean).join(", ");
 }
 
-function quantity(value) {
-  return Array.isArray(value) ? value.length : Number(value) || 0;
-}
-
 function isApart(vm) {
   return vm.state === "Apart" && vm.node && vm.storageNode && vm.node !== vm.storageNode;
 }
@@ -62,7 +58,7 @@ function isApart(vm) {
 function box(name, members, served, filtered) {
   const node = NODES.get(name);
   const title = name || "Not on a node";
-  const managers = filtered ? 0 : quantity(node?.shareManagers);
+  const managers = filtered ? 0 : node?.shareManagers;
   const facts = [
     members.length && plural(members.length, "VM"),
     filtered && served && `serves ${plural(served, "VM")} elsewhere`,
