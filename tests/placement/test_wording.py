@@ -16,6 +16,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from tests.support.helm_chart import default_values
 from webhook.placement import wording
 from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Mode, Reason
@@ -41,6 +42,13 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
     assert advice.endswith(".")
     assert advice[0].isupper()
     assert len(advice) <= wording.MAX_WARNING_LENGTH
+
+
+def test_operators_read_the_names_of_the_charts_values_and_not_of_environment_variables() -> None:
+    words = " ".join([*wording.ADVICE.values(), *wording.SENTENCES.values()])
+    named = set(re.findall(r"\bsettings[.](\w+)", words))
+    assert {"kubevirtAccounts", "longhornNamespace", "steering"} <= named <= set(default_values()["settings"])
+    assert "CO_SCHEDULE_" not in words
 
 
 UNKNOWN_MODE = {"annotations": {"kubevirt-scheduler/co-schedule-mode": "strict"}}
