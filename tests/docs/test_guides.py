@@ -17,7 +17,7 @@ import yaml
 
 from tests.docs.test_install import guide
 from tests.docs.transcripts import blocks, commands
-from tests.support import kubevirt
+from tests.support import kubevirt, needs
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
@@ -120,3 +120,16 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
     assert (claim["spec"]["volumeMode"], claim["spec"]["resources"]) == ("Block", old["spec"]["resources"])
     # The label and its value are those of pkg/virt-controller/watch/workload-updater, which creates the migration.
     assert watch[1:5] == ["get", "virtualmachineinstancemigrations", "-l", "kubevirt.io/volume-update-migration=vm1"]
+
+
+@pytest.mark.needs("openssl")
+def test_the_script_for_client_certificates_renews_a_certificate_of_the_same_ca(tmp_path: Path) -> None:
+    script = ["sh", str(EXAMPLES / "client-certificates" / "make.sh")]
+    made = []
+    for _ in range(2):
+        subprocess.run(script, cwd=tmp_path, check=True, capture_output=True)
+        made.append([tmp_path.joinpath(name).read_bytes() for name in ("client-ca.crt", "webhook-client.crt")])
+    assert made[0][0] == made[1][0]
+    assert made[0][1] != made[1][1]
+    verify = ["verify", "-purpose", "sslclient", "-CAfile", "client-ca.crt", "webhook-client.crt"]
+    subprocess.run([needs.find("openssl"), *verify], cwd=tmp_path, check=True, capture_output=True)

@@ -117,8 +117,8 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
             yield _not_checked(CONFIGURATION, error)
         else:
             if found is None:
-                name = inspection.configuration
-                finding = f"MutatingWebhookConfiguration {name} not found" if name else "the webhook is not installed"
+                named = f"MutatingWebhookConfiguration {inspection.configuration} not found"
+                finding = named if inspection.configuration else "the webhook is not installed"
                 yield CONFIGURATION, failure(finding, "Install the chart, or upgrade its release.")
         checks = AFTER if found else {name: check for name, check in BEFORE.items() if name != "rights"}
     if found:

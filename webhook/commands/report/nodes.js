@@ -102,10 +102,7 @@ function drain(name, found) {
     ...found.obstacles.map((each) => `${each.kind} ${each.name}: ${each.detail}`),
   ];
   const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : ", not safe"}`;
-  const toggle = (event) => {
-    event.target.open ? drains.add(name) : drains.delete(name);
-    drawLines();
-  };
+  const toggle = ({ target }) => (target.open ? drains.add(name) : drains.delete(name), drawLines());
   return [element("details", { class: "drain", open: drains.has(name) ? "" : null, toggle }, element("summary", {}, title), ...rows.map((row) => element("p", {}, row)))];
 }
 
