@@ -115,11 +115,17 @@ def test_vms_are_selected_by_name_label_and_number(run: Any, server: ApiServer) 
 
 def test_a_namespace_or_a_vm_is_left_out_and_an_exclusion_of_no_vm_is_named(run: Any) -> None:
     assert "No VM is apart from its storage." in run("-A", "--exclude", "default").stdout
-    nothing = ["elsewhere", "default/bigg", "default/", ""]
+    nothing = ["elsewhere", "default/bigg"]
     found = run("-A", *(f"--exclude={value}" for value in ("default/big", "default/fixed", *nothing)))
     assert found.stdout.endswith("2 apart: 1 would migrate, 1 need a restart\n")
     warnings = "".join(f"Warning: --exclude {value} excludes no VM\n" for value in sorted(nothing))
     assert (found.exit_code, without_settings(found.stderr)) == (0, warnings)
+    for value in ("", "default/", "/big", "a/b/c"):  # an unset variable, for example
+        refused = run("-A", "--yes", "--exclude", value)
+        assert (refused.exit_code, f"expected NAMESPACE or NAMESPACE/NAME, got {value!r}" in refused.stderr) == (
+            2,
+            True,
+        )
 
 
 @pytest.mark.parametrize(

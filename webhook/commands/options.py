@@ -85,7 +85,9 @@ DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
 SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
 
 
-def _word(is_valid: Callable[[str], object], expected: str) -> Callable[[str], str]:
+def checked(is_valid: Callable[[str], object], expected: str) -> Callable[[str], str]:
+    """Return the type of an option whose values have this form."""
+
     def check(value: str) -> str:
         if not is_valid(value):
             raise click.BadParameter(f"expected {expected}, got {value!r}")
@@ -94,7 +96,7 @@ def _word(is_valid: Callable[[str], object], expected: str) -> Callable[[str], s
     return check
 
 
-object_name = _word(is_dns_subdomain, "a name")  # without one, the API server would return a list
+object_name = checked(is_dns_subdomain, "a name")  # without one, the API server would return a list
 
 
 def output_option(*formats: str, text: str = "The output format.") -> Decorator:
@@ -126,7 +128,7 @@ live_options = together(
 prometheus_options = together(
     kept_option(
         "--prometheus",
-        type=_word(re.compile("https?://").match, "a URL such as http://localhost:9090"),
+        type=checked(re.compile("https?://").match, "a URL such as http://localhost:9090"),
         metavar="URL",
         help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
     ),

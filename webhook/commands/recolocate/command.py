@@ -1,6 +1,7 @@
 """`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -11,7 +12,7 @@ from webhook.cluster.client import ClusterClient
 from webhook.commands.completion import complete
 from webhook.commands.fleet_source import Fleet, Scope, assess_all, read_fleet, read_rates, selected, show_settings
 from webhook.commands.interrupts import interrupts
-from webhook.commands.options import SECONDS, connect, fleet_options, given, output_option, vm_names
+from webhook.commands.options import SECONDS, checked, connect, fleet_options, given, output_option, vm_names
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter
@@ -40,6 +41,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 @vm_names
 @click.option(
     "--exclude",
+    type=checked(re.compile(r"[^/]+(/[^/]+)?").fullmatch, "NAMESPACE or NAMESPACE/NAME"),
     multiple=True,
     metavar="NAMESPACE[/NAME]",
     shell_complete=complete("namespace"),
