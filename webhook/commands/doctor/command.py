@@ -61,8 +61,8 @@ CONFIGURATION = "configuration"
 @click.option(
     "--calls",
     type=SECONDS,
-    hidden=True,  # of `helm test`: the API server calls the webhook only for its account, and for KubeVirt's
-    help="Check only whether the API server calls the webhook for a pod that you create, and retry for this time.",
+    hidden=True,  # of `helm test`: the API server calls the webhook for its account, and not for others
+    help="Check only the calls, with your own account, and retry for this time.",
 )
 @click.option(
     "-n",
