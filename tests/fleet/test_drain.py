@@ -79,6 +79,8 @@ FULL = node("node-b", allocatable={"memory": "1Gi", "pods": "9"})
 BIG = {"requests": {"memory": "2Gi"}}
 WHERE = "to node-b or 1 more"
 SERVED = storage()
+LOST_TYPE = {**vm(), "status": {"conditions": [{"type": "RestartRequired", "status": "True"}]},
+             "spec": {"instancetype": {"name": "gone"}, "template": {}}}  # fmt: skip
 REPELS = {"labels": {"app": "db"}, "affinity": pod_anti_affinity(pod_term({"app": "db"}))}
 
 # Objects, settings, and of the VM `vm1`: effects, the reason, targets, whether it is interrupted or may be apart then.
@@ -180,10 +182,10 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
       budget(app="web")], {}, "Restarts", "the drain deletes its pod", "node-b node-c", "interrupted"),
     ("that migrates whatever a budget says", [*NODES, *on("node-a", pod={"labels": {"app": "db"}}), budget(app="db")],
      {}, "Migrates", WHERE, "node-b node-c", ""),
-    ("whose next pod is unknown",
-     [*NODES, {**vm(), "status": {"conditions": [{"type": "RestartRequired", "status": "True"}]},
-               "spec": {"instancetype": {"name": "gone"}, "template": {}}}, *on("node-a")[1:]], {},
-     "Migrates", "where it can run is unknown", "", ""),
+    ("whose next pod is unknown", [*NODES, LOST_TYPE, *on("node-a", strategy="None", **NOT_MIGRATABLE)[1:]], {},
+     "Stops", "the drain deletes its pod (evictionStrategy None)", "", "interrupted"),
+    ("whose next pod is unknown, but not the target of its migration", [*NODES, LOST_TYPE, *on("node-a")[1:]], {},
+     "Migrates", WHERE, "node-b node-c", ""),
     ("of which few targets are asked for", [*NODES, *on("node-a")], {"most": 1}, "Migrates", "to node-b", "node-b", ""),
 ]  # fmt: skip
 

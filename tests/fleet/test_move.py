@@ -42,6 +42,15 @@ def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() ->
     assert replace(found, pod=None) == Move("default", "vm1", "node-b", "node-a", "a.example", ready=True)
 
 
+def test_a_migration_ignores_changes_that_only_a_restart_applies() -> None:
+    """A VM that requires a restart stayed apart, because its next pod would not fit the node of its storage."""
+    changed = vm(nodeSelector={"disk": "ssd"}, domain={"memory": {"guest": "1Ti"}})
+    changed["status"] = {"conditions": [{"type": "RestartRequired", "status": "True"}]}
+    found = result(*SERVED, *NODES, changed, vm_pod(node="node-b"), migratable())
+    assert isinstance(found, Move)
+    assert found.target == "node-a"
+
+
 def terminating(item: Object) -> Object:
     return item | {"metadata": item["metadata"] | {"deletionTimestamp": "2026-08-01T12:00:00Z"}}
 

@@ -245,6 +245,22 @@ def test_the_selectors_of_a_migration_are_removed(case: str) -> None:
     assert spec["nodeSelector"] == OWN_SELECTORS | kept
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_next_pod_runs_where_a_user_lets_the_running_vm_run_by_now(changed: bool) -> None:
+    """A restart was predicted, and a migration planned, by the constraints that the VM had when it started."""
+    old = {"nodeSelector": {"disk": "hdd"}, "tolerations": [{"key": "old"}], "affinity": USERS}
+    new = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "new"}],
+        "domain": {"cpu": {"model": "host-passthrough"}},
+    }
+    status = {"observedGeneration": 2, "desiredGeneration": 3 if changed else 2}
+    spec = next_of(vm_pod(**old), vm() | {"status": status}, vmi(**new))["spec"]
+    assert spec["nodeSelector"] == ({"disk": "ssd"} | SCHEDULABLE if changed else {"disk": "hdd"})
+    assert spec["tolerations"] == (new if changed else old)["tolerations"]
+    assert spec["affinity"] == ({} if changed else USERS)
+
+
 def volumes(*sources: Object) -> list[Object]:
     return [{"name": f"volume-{number}"} | source for number, source in enumerate(sources)]
 

@@ -131,7 +131,7 @@ def status(*manifests: Object, **overrides: Any) -> Status:
 
 def without_manifests(machines: Iterable[Machine]) -> list[Machine]:
     """Return the machines as the webhook's caches know them."""
-    return [replace(machine, manifest=None, template=None, paused=False) for machine in machines]
+    return [replace(machine, manifest=None, template=None, target=None, paused=False) for machine in machines]
 
 
 def installation(variables: Object | None = None, *, called: bool = True) -> list[Object]:

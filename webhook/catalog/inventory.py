@@ -11,7 +11,7 @@ from webhook.catalog.pod_tables import vm_key
 from webhook.catalog.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
-from webhook.fleet.next_pod import next_pod, rendered_pod
+from webhook.fleet.next_pod import next_pod, pod_of_vmi, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
@@ -181,6 +181,10 @@ class Inventory(Struct, frozen=True):
         vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
+        try:
+            target = pod_of_vmi(manifest, vm, vmi, self._kubevirt) if manifest else None
+        except Malformed:
+            target = None
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         return structs.replace(
@@ -190,6 +194,7 @@ class Inventory(Struct, frozen=True):
             paused=has_condition(vmi, "Paused"),
             manifest=manifest,
             template=template,
+            target=target,
             missing=missing,
             age=seconds_since_creation(manifest, self.store.taken_at),
             vm=vm or {},
@@ -198,6 +203,10 @@ class Inventory(Struct, frozen=True):
             servers=servers,
         )
 
+    @property
+    def _kubevirt(self) -> JsonObject | None:
+        return next(iter(self.kubevirts.values()), None)
+
     def next_pod(
         self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
     ) -> tuple[JsonObject | None, str]:
@@ -205,7 +214,7 @@ class Inventory(Struct, frozen=True):
 
         `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
         """
-        vm, kubevirt = self.vms.get(key), next(iter(self.kubevirts.values()), None)
+        vm, kubevirt = self.vms.get(key), self._kubevirt
         try:
             if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
                 vm = expanded(vm, self.blueprints)

@@ -280,7 +280,10 @@ _VM = object_of(
         "instancetype preference runStrategy running",
         template=map_of(metadata=map_of("labels annotations"), spec=_VMI_SPEC),
     ),
-    status=map_of("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
+    status=map_of(
+        "printableStatus ready created startFailure instancetypeRef preferenceRef observedGeneration desiredGeneration",
+        conditions=_CONDITIONS,
+    ),
 )
 # Without the right, the webhook decides, but releases no pin.
 VIRTUAL_MACHINES = Kind(KUBEVIRT, "VirtualMachine", _VM, facts.VirtualMachine, read_virtual_machine, required=False)

@@ -149,7 +149,7 @@ def _evicted(vm: Affected, site: Site, drained: Sequence[str], placed: list[Pod]
     """Return a VM on a drained node with what the eviction of its pod does, and place its next pod."""
     machine, refusal = vm.status.machine, vm.refusal
     effect, why = _on_eviction(vm.status, site, refusal)
-    if machine.template is None or machine.manifest is None:
+    if (machine.target if refusal is None else machine.template) is None or machine.manifest is None:
         return replace(vm, effects=(effect,), why=why or "where it can run is unknown")
     others = PlannedPods(pod for pod in placed if vm.move is None or pod is not vm.move.pod)
     later = forecast(site.catalog, placed=others)

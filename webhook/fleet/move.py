@@ -114,7 +114,7 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return refusal
     machine = status.machine
     source, target = status.node or "", status.storage_node or ""
-    if machine.manifest is None or machine.template is None:
+    if machine.target is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     candidate = target_candidate(machine, target, catalog)
     hostname = _hostname(target, catalog)
@@ -130,13 +130,13 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
 
 
 def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candidate:
-    """Return the target pod of a migration to a node, for the guard. The machine has a pod, and its template is known.
+    """Return the target pod of a migration to a node, for the guard. `machine.target` is known.
 
     The node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
     """
     source = catalog.node(machine.pod.node) if machine.pod else None
     hostname, labels = _hostname(target, catalog), source.labels if source else {}
-    pod = target_pod(mapping(machine.template), mapping(machine.manifest), machine.vmi, hostname, labels)
+    pod = target_pod(mapping(machine.target), mapping(machine.manifest), machine.vmi, hostname, labels)
     return Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
 
 

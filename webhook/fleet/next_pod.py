@@ -68,15 +68,28 @@ def next_pod(
     """
     if vm is not None and has_condition(vm, "RestartRequired"):
         return _from_template(pod, vm, Rendering.of(kubevirt))
+    created = pod_of_vmi(pod, vm, vmi, kubevirt)
+    if vm is None:
+        return created
+    metadata = mapping(created, "metadata")
+    annotations = _with_template_annotations(mapping(metadata, "annotations"), vm, settings)
+    return created | {"metadata": metadata | {"annotations": annotations}}
+
+
+def pod_of_vmi(
+    pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, kubevirt: JsonObject | None
+) -> JsonObject:
+    """Return the pod that KubeVirt would create for the VMI of a running pod: a migration's target, without the move.
+
+    Unlike `next_pod`, it has none of the VM's changes that only a restart applies.
+    """
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
-    annotations = mapping(metadata, "annotations")
-    if vm is not None:
-        annotations = _with_template_annotations(annotations, vm, settings)
-    if is_migration_target(pod) and vmi is not None:
-        spec = _unmigrated(spec, mapping(vmi, "spec"), Rendering.of(kubevirt))
+    if vmi is not None and (is_migration_target(pod) or _has_changed(vm)):
+        spec = _rendered_again(spec, mapping(vmi, "spec"), Rendering.of(kubevirt))
+    annotations = mapping(metadata, "annotations").items()
     metadata = metadata | {
-        "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
+        "annotations": {key: value for key, value in annotations if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
     }
     return created | {"metadata": metadata, "spec": spec}
@@ -101,8 +114,19 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     return kept | {key: value for key, value in template.items() if key in own}
 
 
-def _unmigrated(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
-    """Take affinity and node selector from the VMI, because a live migration has added its own to the target pod.
+def _has_changed(vm: JsonObject | None) -> bool:
+    """Return whether the VM's template has changed since the VM started.
+
+    Without a restart, KubeVirt updates the affinity, the node selector and the tolerations of the VMI, not of its pod:
+    `handleAffinityChangeRequest` and `syncGenerationInfo` in
+    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
+    """
+    status = mapping(vm, "status")
+    return status.get("observedGeneration") != status.get("desiredGeneration")
+
+
+def _rendered_again(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+    """Take from the VMI where the pod may run: a live migration adds its own terms, and a user may have changed them.
 
     Selectors of KubeVirt that only its configuration explains stay, for example for Hyper-V.
     """
@@ -114,7 +138,8 @@ def _unmigrated(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) ->
     }
     has_machine_type = any(key.startswith(MACHINE_TYPE) for key in selector)
     own = node_selector(vmi_spec, replace(rendering, machine_types=has_machine_type))
-    return spec | {"affinity": rendered_affinity(vmi_spec, rendering), "nodeSelector": of_kubevirt | own}
+    constraints = {"affinity": rendered_affinity(vmi_spec, rendering), "nodeSelector": of_kubevirt | own}
+    return spec | constraints | {"tolerations": mappings(vmi_spec, "tolerations")}
 
 
 def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Rendering = _ANY) -> JsonObject:
@@ -139,7 +164,7 @@ def target_pod(
 ) -> JsonObject:
     """Return the target pod of a migration to the node with this hostname label.
 
-    `template` is the pod of a restart, `current` the pod that runs the VM, and `source_labels` the labels of its node.
+    `template` is from `pod_of_vmi`, `current` the pod that runs the VM, and `source_labels` are the labels of its node.
     The target pod has no name, so the guard counts the current pod as another pod: both run during the migration.
     """
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")

@@ -73,6 +73,7 @@ class Machine(Struct, frozen=True):
     paused: bool = False
     manifest: JsonObject | None = None  # the same pod as the API server stores it
     template: JsonObject | None = None  # the pod that KubeVirt would create now; None if unknown
+    target: JsonObject | None = None  # the pod that it would create for the VMI now, to migrate it; None if unknown
     missing: str = ""  # an object that `template` depends on but that wasn't found
     age: float | None = None  # of the pod, in seconds
     vm: JsonObject = field(default_factory=dict)  # the object of KubeVirt; empty if missing or unknown
