@@ -17,7 +17,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
 from tests.support.migrations import migratable
-from webhook.fleet.drain import Drain, Site, check_drain, steps
+from webhook.fleet.drain import AFTER_BACKUP, Drain, Site, check_drain, steps
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import assess
 
@@ -158,8 +158,7 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      "interrupted"),
     ("of a backup", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible",
                                  spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})], {},
-     "Blocks", ("KubeVirt cannot migrate it: KubeVirt does not migrate a VM while utility volumes are attached, for "
-     "example for a backup (evictionStrategy LiveMigrateIfPossible)"), "node-b node-c", "interrupted"),
+     "Migrates", AFTER_BACKUP, "node-b node-c", ""),
     ("to migrate, without a place", [NODES[0], FULL, *on("node-a", pod=BIG)], {},
      "Blocks", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
     ("to migrate, of the only node", [NODES[0], *on("node-a")], {}, "Blocks", "no other node can run it", "",

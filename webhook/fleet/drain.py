@@ -24,7 +24,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, DRAIN_POLICY
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import labels_match
@@ -47,6 +47,11 @@ class Effect(StrEnum):
     BLOCKS = "Blocks"
 
 
+# `handleVMBackup` and `handleUtilityVolumes` in
+# https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L1581
+AFTER_BACKUP = (
+    "once its utility volumes are detached: KubeVirt waits for its backup, or (1.8 or newer) aborts the backup"
+)
 _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _ENDS = frozenset({Effect.RESTARTS, Effect.STOPS})
 
@@ -172,7 +177,8 @@ def _on_eviction(status: Status, site: Site, refusal: Refusal | None) -> tuple[E
         return Effect.BLOCKS, "another controller has to move it (evictionStrategy External)"
     if strategy in ("LiveMigrate", "LiveMigrateIfPossible"):
         if refusal is None:
-            return Effect.MIGRATES, ""
+            waits = mappings(status.machine.vmi, "spec", "utilityVolumes")
+            return Effect.MIGRATES, AFTER_BACKUP if waits else ""
         if strategy == "LiveMigrate" or refusal.hindrance is not Hindrance.NOT_MIGRATABLE:
             return Effect.BLOCKS, f"KubeVirt cannot migrate it: {refusal.detail} (evictionStrategy {strategy})"
     if status.machine.pod and (budget := site.guarded.get(status.machine.pod.key)):

@@ -59,7 +59,7 @@ TRANSIENT = frozenset({
     Hindrance.UTILITY_VOLUMES,
 })  # fmt: skip
 # These also hinder a migration that KubeVirt creates itself, for example in a drain.
-_OF_ANY_MIGRATION = frozenset({Hindrance.NOT_MIGRATABLE, Hindrance.UTILITY_VOLUMES, Hindrance.SOURCE_NOT_READY})
+_OF_ANY_MIGRATION = frozenset({Hindrance.NOT_MIGRATABLE, Hindrance.SOURCE_NOT_READY})
 # KubeVirt migrates a VMI with one of these conditions itself: `doesRequireMigration` in
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
