@@ -306,12 +306,12 @@ MEBIBYTE = 1024 * 1024
 @pytest.mark.parametrize(
     ("domain", "cpu", "memory"),
     [
-        ({}, "100m", 244),
-        ({"memory": {"guest": "1Gi"}}, "100m", 1024 + 244 + 2),
-        ({"cpu": {"cores": 4, "sockets": 2}, "memory": {"guest": "1Gi"}}, "800m", 1024 + 300 + 2),
+        ({}, "100m", 288),
+        ({"memory": {"guest": "1Gi"}}, "100m", 1024 + 288 + 2),
+        ({"cpu": {"cores": 4, "sockets": 2}, "memory": {"guest": "1Gi"}}, "800m", 1024 + 344 + 2),
         ({"cpu": {"cores": 4, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1Gi"}}},
-         "4000m", 1024 + 268 + 2),
-        ({"resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"memory": "1Gi"}}}, "2", 1024 + 244 + 2),
+         "4000m", 1024 + 312 + 2),
+        ({"resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"memory": "1Gi"}}}, "2", 1024 + 288 + 2),
         ({"memory": {"guest": "1Gi"}, "resources": {"overcommitGuestOverhead": True}}, "100m", 1024),
     ],
     ids=["nothing", "guest memory", "virtual CPUs", "dedicated CPUs", "limits and requests", "without the overhead"],
@@ -455,7 +455,7 @@ def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference(state_of:
         "cpu-feature.node.kubevirt.io/vmx": "true",
         f"{MACHINE}pc-q35-rhel9.6.0": "true",
     }
-    overhead = (236 + 4 * 8 + 4) * MEBIBYTE
+    overhead = (280 + 1024 + 4 * 8 + 4) * MEBIBYTE
     requests = {"cpu": "4000m", "memory": str(2048 * MEBIBYTE + overhead), "nvidia.com/A100": "2"}
     assert spec["containers"][0]["resources"]["requests"] == requests
     assert claims(machine.template) == ["persistent-state-for-vm1"]

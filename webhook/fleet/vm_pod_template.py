@@ -1,7 +1,8 @@
 """Render the spec of a VM's pod, as far as a decision reads it: claims, requests, and where the pod may run.
 
-Source: KubeVirt, pkg/virt-controller/services/template.go, renderresources.go (`GetMemoryOverhead`) and
-nodeselectorrenderer.go, and `createTargetPod` in pkg/virt-controller/watch/migration/migration.go.
+Source: KubeVirt, pkg/virt-controller/services/template.go, renderresources.go and nodeselectorrenderer.go,
+`GetMemoryOverhead` in pkg/hypervisor/kvm/hypervisorbackend.go, and `createTargetPod` in
+pkg/virt-controller/watch/migration/migration.go.
 """
 
 from collections import Counter
@@ -16,8 +17,9 @@ from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import REQUIRED
 
 MEBIBYTE = 1024 * 1024
-# What virt-launcher, virtqemud, virtlogd and QEMU take besides the guest's memory, and video memory.
-STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 30 + 16) * MEBIBYTE  # bytes
+# What virt-launcher, virtqemud, virtlogd, QEMU and its I/O thread take besides the guest's memory, and video memory.
+STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 50 + 8 + 32) * MEBIBYTE  # bytes
+DEVICE_OVERHEAD = 1024 * MEBIBYTE  # of a VM with GPUs or other devices of its host
 OVERHEAD_PER_CPU = 8 * MEBIBYTE  # bytes
 PAGE_TABLE_SHARE = 512  # the page tables take a 512th of the guest's memory
 MACHINE_TYPE = "machine-type.node.kubevirt.io/"
@@ -142,15 +144,15 @@ def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
     memory = (
         amounts({"memory": named["memory"]})["memory"] if named.get("memory") else guest * 100 // rendering.overcommit
     )
-    overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE
+    devices = Counter(
+        text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
+    )
+    overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE + bool(devices) * DEVICE_OVERHEAD
     added = 0 if resources.get("overcommitGuestOverhead") is True else overhead
     dedicated = cpu.get("dedicatedCpuPlacement") is True
     millicores = 1000 * cpus if dedicated else 1000 * cpus // rendering.cpu_ratio
     pages = text(domain, "memory", "hugepages", "pageSize")
     backed = {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + added)}
-    devices = Counter(
-        text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
-    )
     return {"cpu": f"{millicores}m"} | named | backed | {name: str(count) for name, count in devices.items() if name}
 
 
