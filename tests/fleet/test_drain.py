@@ -200,6 +200,7 @@ def test_a_drain_affects_a_vm(row: tuple[str, list[Object], dict[str, Any], str,
 
 DATA = [*NODES, *SERVED, longhorn_volume(currentNodeID="node-a")]
 LAST = "its last healthy replica is here: "
+FAILED = replica("node-a", failedAt="2026-08-01T12:00:00Z")
 ROW = longhorn_volume("vol-lone", currentNodeID="node-a")
 
 
@@ -211,6 +212,10 @@ ROW = longhorn_volume("vol-lone", currentNodeID="node-a")
         ([*DATA, replica("node-a")], {}, f"{LAST}Longhorn blocks the drain (block-if-contains-last-replica)", False),
         ([*DATA, replica("node-a"), replica("node-b", failedAt="2026-08-01T12:00:00Z")], {}, LAST, False),
         ([*DATA, replica("node-a"), replica("gone")], {}, LAST, False),
+        ([*DATA, FAILED], {}, "only a failed replica is here: Longhorn blocks the drain", False),
+        ([*DATA, FAILED], {"node-drain-policy": "block-for-eviction"}, "only a failed replica is here: ", False),
+        ([*DATA, FAILED, replica("node-b")], {}, "", True),
+        ([*DATA, replica("node-a", healthyAt="")], {}, "", True),
         ([node("node-b", unschedulable=True), *DATA[2:], replica("node-a"), replica("node-b")], {}, LAST, False),
         ([*DATA, replica("node-a")], {"node-drain-policy": "always-allow"}, "", True),
         ([*DATA, replica("node-a")], {"node-drain-policy": "block-for-eviction"}, f"{LAST}Longhorn copies", True),

@@ -15,19 +15,21 @@ BOTH = [replica("node-a"), replica("node-b"), replica("node-c", "vol-other")]
 
 
 @pytest.mark.parametrize(
-    ("objects", "healthy"),
+    ("objects", "healthy", "used"),
     [
-        ([longhorn_volume(), *BOTH], {"node-a", "node-b"}),
-        ([longhorn_volume(), replica(failedAt=LATER)], {}),
-        ([longhorn_volume(), replica(healthyAt="")], {}),  # Longhorn rebuilds it
-        ([longhorn_volume(), replica(deleting=True)], {}),
-        ([longhorn_volume(), replica(nodeID="")], {}),  # not scheduled yet
-        ([longhorn_volume()], None),
+        ([longhorn_volume(), *BOTH], {"node-a", "node-b"}, {"node-a", "node-b"}),
+        ([longhorn_volume(), replica(failedAt=LATER)], {}, {"node-a"}),
+        ([longhorn_volume(), replica(healthyAt="", failedAt=LATER)], {}, {"node-a"}),
+        ([longhorn_volume(), replica(healthyAt="")], {}, {}),  # Longhorn rebuilds it
+        ([longhorn_volume(), replica(deleting=True)], {}, {"node-a"}),
+        ([longhorn_volume(), replica(nodeID="")], {}, {""}),  # not scheduled yet
+        ([longhorn_volume()], None, {}),
     ],
 )
-def test_the_nodes_of_healthy_replicas_are_known_if_any_replica_is(objects: list[Object], healthy: Any) -> None:
+def test_the_nodes_of_replicas_are_known_if_any_replica_is(objects: list[Object], healthy: Any, used: Any) -> None:
     expected = None if healthy is None else frozenset(healthy)
-    assert inventory(*objects).volume_data() == {"vol-disk1": VolumeData("best-effort", "node-a", expected)}
+    data = VolumeData("best-effort", "node-a", expected, frozenset(used))
+    assert inventory(*objects).volume_data() == {"vol-disk1": data}
     malformed = longhorn_volume() | {"spec": {"dataLocality": []}, "status": None}
     assert inventory(malformed).volume_data()["vol-disk1"] == VolumeData()
 

@@ -63,7 +63,6 @@ def replica(
         "kind": "Replica",
         "metadata": metadata | ({"deletionTimestamp": LATER} if deleting else {}),
         "spec": healthy | spec,
-        "status": {"currentState": "running"},
     }
 
 

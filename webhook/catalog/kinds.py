@@ -281,8 +281,7 @@ _VM = object_of(
         template=map_of(metadata=map_of("labels annotations"), spec=_VMI_SPEC),
     ),
     status=map_of(
-        "printableStatus ready created startFailure instancetypeRef preferenceRef observedGeneration desiredGeneration",
-        conditions=_CONDITIONS,
+        "startFailure instancetypeRef preferenceRef observedGeneration desiredGeneration", conditions=_CONDITIONS
     ),
 )
 # Without the right, the webhook decides, but releases no pin.
@@ -385,7 +384,7 @@ _TOOL_KINDS = (
 # Where the data of a volume is: `fleet.volumes` reads both.
 _DATA = {
     "Volume": object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID")),
-    "Replica": object_of(spec=map_of("volumeName nodeID failedAt healthyAt"), status=map_of("currentState")),
+    "Replica": object_of(spec=map_of("volumeName nodeID failedAt healthyAt")),
 }
 _DATA_KINDS = [Kind(LONGHORN, name, shape) for name, shape in _DATA.items()]
 

@@ -252,11 +252,13 @@ def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
         kept = [node for node in map(site.catalog.node, healthy.difference(drained)) if node and not node.unschedulable]
         allowed = policy == "always-allow" or (policy == "allow-if-replica-is-stopped" and not volume.attached_to)
         held = not kept or policy == "block-for-eviction"  # which copies each replica
-        if not healthy.isdisjoint(drained) and held and not allowed:
-            copied = policy.startswith("block-for-eviction")
+        here = not healthy.isdisjoint(drained)
+        failed = not (here or kept or volume.used.isdisjoint(drained))
+        if (failed or (here and held)) and not allowed:
+            copied = here and policy.startswith("block-for-eviction")
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
-            replica = "a" if kept else "its last"
-            yield Obstacle("Volume", _label(name, site), f"{replica} healthy replica is here: {detail}", ends=copied)
+            replica = "only a failed" if failed else "a healthy" if kept else "its last healthy"
+            yield Obstacle("Volume", _label(name, site), f"{replica} replica is here: {detail}", ends=copied)
         servers = site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, name)
         if volume.attached_to in drained and not servers:  # otherwise, it moves with its share-manager
             users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))

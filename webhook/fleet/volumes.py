@@ -61,6 +61,7 @@ class VolumeData(Struct, frozen=True):
     locality: str = ""  # its dataLocality
     attached_to: str = ""  # the node of its engine
     healthy: frozenset[str] | None = None  # the nodes of its healthy replicas; None if unknown
+    used: frozenset[str] = frozenset()  # the nodes of its replicas that have been healthy or have failed
 
     def is_local_to(self, node: str | None) -> bool | None:
         """Return whether a node has a healthy replica, None if that or the node is unknown."""
@@ -70,15 +71,19 @@ class VolumeData(Struct, frozen=True):
 def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> dict[str, VolumeData]:
     """Return the data of each Longhorn volume, by name. Without any replica, the user may not list them."""
     healthy: defaultdict[str, set[str]] = defaultdict(set)
+    used: defaultdict[str, set[str]] = defaultdict(set)
     for replica in replicas:
         spec = mapping(replica, "spec")
-        healthy[text(spec, "volumeName")] |= {text(spec, "nodeID")} if _is_healthy(replica) else set()
+        name, node = text(spec, "volumeName"), {text(spec, "nodeID")}
+        healthy[name] |= node if _is_healthy(replica) else set()
+        used[name] |= node if text(spec, "healthyAt") or text(spec, "failedAt") else set()
     named = {text(volume, "metadata", "name"): volume for volume in volumes}
     return {
         name: VolumeData(
             text(volume, "spec", "dataLocality"),
             text(volume, "status", "currentNodeID"),
             frozenset(healthy[name]) if healthy else None,
+            frozenset(used[name]),
         )
         for name, volume in named.items()
     }
