@@ -64,6 +64,12 @@ def test_loopback_nfs_exposes_vms_that_write_through_the_page_cache(case: str) -
     assert ([*result.cached], result.exposed) == (cached, exposed)
 
 
+def overlaid(cluster: list[Object]) -> list[Object]:
+    root = {"name": "root", "ephemeral": {"persistentVolumeClaim": {"claimName": "root"}}}
+    cluster[-2]["spec"]["volumes"] = [root, *VOLUMES[1:]]
+    return cluster
+
+
 EMPTY = vm_pod(node="node-b", claims=[])
 LEAVING: dict[str, tuple[list[Object], tuple[str, ...]]] = {
     "disks": (running(ROOT, DATA, BLOCK), ("root", "data")),
@@ -72,6 +78,7 @@ LEAVING: dict[str, tuple[list[Object], tuple[str, ...]]] = {
     "not migratable": (running(ROOT, conditions=[{"type": "LiveMigratable", "status": "False"}]), ()),
     "a backup": ([*running(ROOT, DATA), pod("backup", claims=["data"], node="node-a")], ("root",)),
     "not attached": ([*running(ROOT)[:-1], vm_pod(node="node-b", claims=["data"])], ()),
+    "an overlay of an image": (overlaid(running(ROOT, DATA)), ("data",)),
     "hotplugged": ([*running(ROOT)[:-1], EMPTY, hotplug_pod(EMPTY, claims=["root"])], ("root",)),
     "a stopped VM": ([*NODES, *DISKS, vm(**spec(ROOT))], ()),
 }
