@@ -34,10 +34,7 @@ STARTING = [*storage()[:2], share_manager(state="starting")]
     [
         pytest.param(target(), [*storage(node="node-b"), *CLUSTER[3:]], id="the source runs there"),
         pytest.param(target(nodeSelector={"kubernetes.io/hostname": "node-c"}), CLUSTER, id="a hostname selector"),
-        pytest.param(target({"kubevirt.io/eviction-source": "descheduler"}), CLUSTER, id="evicted, by label"),
-        pytest.param(
-            target(annotations={"kubevirt.io/eviction-source": "descheduler"}), CLUSTER, id="evicted, by annotation"
-        ),
+        pytest.param(target(annotations={"kubevirt.io/eviction-source": "descheduler"}), CLUSTER, id="evicted"),
         pytest.param(target(), [], id="no share-manager"),
         pytest.param(target(), [*STARTING, *CLUSTER[3:]], id="the source alone uses the starting share-manager"),
     ],

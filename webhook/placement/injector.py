@@ -167,7 +167,7 @@ def _leads_elsewhere(manifest: Manifest, node: str, catalog: Catalog) -> bool:
 
     It must if the VM already runs on `node`, if the target names its own node, or if a descheduler evicted the VM.
     """
-    if EVICTION_SOURCE in manifest.labels or EVICTION_SOURCE in manifest.annotations:
+    if EVICTION_SOURCE in manifest.annotations:
         return True
     pods = (pod for claim in manifest.claims for pod in catalog.mounting_pods(manifest.namespace, claim))
     runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == manifest.vmi_uid for pod in pods)

@@ -19,7 +19,7 @@ VMI_NAME_ANNOTATION = "kubevirt.io/domain"
 MIGRATION_NAME_ANNOTATION = "kubevirt.io/migrationJobName"
 PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"  # a dummy pod that only provisions a claim
 
-# A label or an annotation: a descheduler evicted the VM, so that KubeVirt migrates it away on purpose.
+# An annotation: a descheduler evicted the VM, so that KubeVirt migrates it away on purpose.
 EVICTION_SOURCE = "kubevirt.io/eviction-source"
 
 # A label of the claim that keeps a VM's vTPM or EFI state. The value is the VM's name.
