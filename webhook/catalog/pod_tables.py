@@ -7,7 +7,7 @@ from itertools import islice
 from webhook.catalog.tables import Entry, Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.kubevirt import APP_LABEL
-from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
+from webhook.placement.objects.longhorn import SHARE_MANAGER
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 # Pods of one claim that count: a user can create thousands that mount it, and each takes up to 4 µs of a review.
@@ -185,7 +185,7 @@ class PlacedPods(Table[Pod]):
 
 
 class Pods(PlacedPods):
-    """The unfinished pods, also indexed by app, UID, claim and served Longhorn volume."""
+    """The unfinished pods, also indexed by app, UID and claim."""
 
     def entries(self, fact: Pod) -> Iterator[Entry]:
         """Yield where to find a pod: the kind of the entry, and its values."""
@@ -199,16 +199,14 @@ class Pods(PlacedPods):
         elif fact.node and fact.alive:
             for claim in fact.claims[:MAX_INDEXED_CLAIMS]:
                 yield "claim without VM", fact.namespace, claim
-        if is_share_manager(fact.labels):
-            yield "volume", fact.namespace, fact.labels.get(VOLUME_LABEL, "")
 
     def of_app(self, app: str) -> Collection[Pod]:
         """List the virt-launcher pods, or the hotplug pods, which mount hotplugged claims for a virt-launcher pod."""
         return self.indexed("app", app)
 
-    def serving(self, namespace: str, volume: str) -> list[Pod]:
-        """List the share-manager pods of a Longhorn volume, sorted by name."""
-        return sorted(self.indexed("volume", namespace, volume), key=lambda pod: pod.key)
+    def serving(self, namespace: str, volume: str) -> Pod | None:
+        """Find the share-manager pod of a Longhorn volume. Longhorn names it after the volume, so there is only one."""
+        return self.find(namespace, f"{SHARE_MANAGER}-{volume}")
 
     def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own."""

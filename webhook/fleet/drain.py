@@ -259,8 +259,8 @@ def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
             replica = "only a failed" if failed else "a healthy" if kept else "its last healthy"
             yield Obstacle("Volume", _label(name, site), f"{replica} replica is here: {detail}", ends=copied)
-        servers = site.catalog.share_manager_pods(site.around.settings.longhorn_namespace, name)
-        if volume.attached_to in drained and not servers:  # otherwise, it moves with its share-manager
+        server = site.catalog.share_manager_pod(site.around.settings.longhorn_namespace, name)
+        if volume.attached_to in drained and not server:  # otherwise, it moves with its share-manager
             users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))
             detail = f"attached only here, by {users or 'no pod: detach it'}"
             yield Obstacle("Volume", _label(name, site), detail, ends=bool(users))

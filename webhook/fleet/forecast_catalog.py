@@ -68,8 +68,8 @@ class _Forecast(CatalogProxy):
         found = self._catalog.share_manager(namespace, volume)
         return ShareManager(namespace, volume, STOPPED, "", False) if volume in self._stopped else found
 
-    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
-        return () if volume in self._stopped else self._catalog.share_manager_pods(namespace, volume)
+    def share_manager_pod(self, namespace: str, volume: str) -> Pod | None:
+        return None if volume in self._stopped else self._catalog.share_manager_pod(namespace, volume)
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         total = dict(self._catalog.requested(node, excluding))

@@ -29,8 +29,8 @@ class Catalog(Protocol):
     def share_manager(self, namespace: str, name: str) -> facts.ShareManager | None:
         """Find a ShareManager, which has the name of its Longhorn volume."""
 
-    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
-        """List the share-manager pods of a Longhorn volume, in order of their names."""
+    def share_manager_pod(self, namespace: str, volume: str) -> Pod | None:
+        """Find the share-manager pod of a Longhorn volume."""
 
     def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
@@ -126,7 +126,7 @@ class CatalogProxy:
     volume = _asked(Catalog.volume)
     volumes_by_handle = _asked(Catalog.volumes_by_handle)
     share_manager = _asked(Catalog.share_manager)
-    share_manager_pods = _asked(Catalog.share_manager_pods)
+    share_manager_pod = _asked(Catalog.share_manager_pod)
     mounting_pods = _asked(Catalog.mounting_pods)
     other_mounting_pods = _asked(Catalog.other_mounting_pods)
     storage_class = _asked(Catalog.storage_class)

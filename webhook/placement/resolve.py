@@ -99,18 +99,17 @@ def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Rea
 
 
 def _find_server(claim: str, volume: str, catalog: Catalog, longhorn_namespace: str) -> ClaimFinding:
-    pods = catalog.share_manager_pods(longhorn_namespace, volume)
-    alive = [pod for pod in pods if pod.alive]
-    for pod in alive:
-        if pod.node:
-            return ClaimFinding(claim, volume, pod.node, Source.SHARE_MANAGER_POD)
+    pod = catalog.share_manager_pod(longhorn_namespace, volume)
+    alive = pod is not None and pod.alive
+    if pod and alive and pod.node:
+        return ClaimFinding(claim, volume, pod.node, Source.SHARE_MANAGER_POD)
     manager = catalog.share_manager(longhorn_namespace, volume)
     if (not alive or (manager and manager.deleting)) and (detail := _why_cold(manager)):
         return ClaimFinding(claim, volume, reason=Reason.NO_SHARE_MANAGER, detail=detail)
     # Until the pod is bound, the owner is only the node where Longhorn reconciles the volume. Longhorn also moves the
     # owner away from a cordoned node, where the pod still runs: `isResponsibleFor` in
     # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
-    if manager and manager.state == "running" and not pods:
+    if manager and manager.state == "running" and not pod:
         return ClaimFinding(claim, volume, manager.owner, Source.SHARE_MANAGER)
     return ClaimFinding(claim, volume, reason=Reason.SHARE_MANAGER_STARTING)
 

@@ -158,7 +158,7 @@ def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Se
     claim, longhorn = catalog.claim(namespace, finding.claim), settings.longhorn_namespace
     path = ["claim " + finding.claim, *([f"PV {claim.volume_name}"] if claim and claim.volume_name else [])]
     yield Finding(" → ".join([*path, *([f"volume {finding.volume}"] if finding.volume else [])]))
-    for pod in catalog.share_manager_pods(longhorn, finding.volume) if finding.volume else ():
+    if finding.volume and (pod := catalog.share_manager_pod(longhorn, finding.volume)):
         yield Finding(f"share-manager pod {pod.name}: {_location(pod)}")
     if finding.volume and (manager := catalog.share_manager(longhorn, finding.volume)):
         deleting = ", being deleted" if manager.deleting else ""
