@@ -31,7 +31,7 @@ from webhook.fleet.next_pod import (
     rendered_pod,
     target_pod,
 )
-from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
+from webhook.fleet.vm_pod_template import Rendering
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.objects.kubevirt import is_migration_target
@@ -286,20 +286,6 @@ def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
     assert claims(rendered_pod(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
 
 
-@pytest.mark.parametrize(
-    ("domain", "needed"),
-    [
-        ({}, False),
-        ({"devices": {"tpm": {}}}, False),
-        ({"devices": {"tpm": {"persistent": True}}}, True),
-        ({"devices": {"tpm": {"persistent": True, "enabled": False}}}, False),
-        ({"firmware": {"bootloader": {"efi": {"persistent": True}}}}, True),
-    ],
-)
-def test_a_persistent_vtpm_or_efi_needs_a_claim_for_its_state(domain: Object, needed: bool) -> None:
-    assert needs_state_claim(vm(domain=domain)) is needed
-
-
 MEBIBYTE = 1024 * 1024
 
 
@@ -414,8 +400,6 @@ PREFERENCE = blueprint(
     },
     machine={"preferredMachineType": "pc-q35-rhel9.6.0"},
     preferredArchitecture="amd64",
-    devices={"preferredTPM": {"persistent": True}},
-    firmware={"preferredEfi": {"persistent": True}},
     annotations={"both": "preference", "kubevirt-scheduler/co-schedule-mode": "preferred"},
 )
 KUBEVIRT = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "status": {"observedKubeVirtVersion": "v1.6.0"}}
@@ -429,18 +413,10 @@ def matching(instance_type: Object | None = None, preference: Object | None = No
     return found
 
 
-@pytest.mark.parametrize("state_of", ["devices", "firmware"])
-def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference(state_of: str) -> None:
+def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference() -> None:
     """Checked against KubeVirt's source: pkg/instancetype/apply and pkg/instancetype/preference/apply."""
-    other = "devices" if state_of == "firmware" else "firmware"
-    preference = PREFERENCE | {"spec": {key: value for key, value in PREFERENCE["spec"].items() if key != other}}
     stopped = matching({"name": "u1"}, {"name": "linux"}, opt_in=False, domain={"devices": {"disks": []}})
-    state = {
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "persistent-state-for-vm1", "namespace": "default"},
-        "spec": {},
-    }
-    (machine,) = inventory(stopped, INSTANCE_TYPE, preference, KUBEVIRT, state).machines(SETTINGS)
+    (machine,) = inventory(stopped, INSTANCE_TYPE, PREFERENCE, KUBEVIRT).machines(SETTINGS)
     assert machine.template
     annotations, spec = machine.template["metadata"]["annotations"], machine.template["spec"]
     assert (annotations["both"], annotations[OPT_IN]) == ("instance type", "true")
@@ -458,15 +434,12 @@ def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference(state_of:
     overhead = (280 + 1024 + 4 * 8 + 4) * MEBIBYTE
     requests = {"cpu": "4000m", "memory": str(2048 * MEBIBYTE + overhead), "nvidia.com/A100": "2"}
     assert spec["containers"][0]["resources"]["requests"] == requests
-    assert claims(machine.template) == ["persistent-state-for-vm1"]
 
 
 def test_the_template_takes_precedence_over_a_preference() -> None:
     own: Object = {
         "cpu": {"features": [{"name": "vmx", "policy": "forbid"}]},
         "machine": {"type": "pc"},
-        "devices": {"tpm": {}},
-        "firmware": {"bootloader": {"bios": {}}},
     }
     stopped = matching(None, {"name": "linux"}, annotations={"both": "template"}, domain=own, architecture="arm64")
     found = expanded(stopped, {("VirtualMachineClusterPreference", "", "linux"): PREFERENCE})["spec"]["template"]
@@ -474,7 +447,6 @@ def test_the_template_takes_precedence_over_a_preference() -> None:
     assert found["spec"]["architecture"] == "arm64"
     features = [{"name": "vmx", "policy": "forbid"}, {"name": "svm", "policy": "optional"}]
     assert found["spec"]["domain"] == own | {"cpu": {"features": features}}
-    assert not needs_state_claim({"spec": {"template": found}})
 
 
 LARGE = blueprint(

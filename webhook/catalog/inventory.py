@@ -14,7 +14,7 @@ from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.next_pod import next_pod, pod_of_vmi, rendered_pod
 from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
-from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
+from webhook.fleet.vm_pod_template import Rendering
 from webhook.fleet.volumes import VolumeData, data_of
 from webhook.placement.eligibility import is_share_manager_pod
 from webhook.placement.objects import longhorn
@@ -28,11 +28,10 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import HOTPLUG_POD, STATE_CLAIM_LABEL, VIRT_LAUNCHER
+from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
-STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
 _MANIFESTS = {  # the table of each kind
     "VirtualMachine": "vms",
@@ -220,8 +219,7 @@ class Inventory(Struct, frozen=True):
                 vm = expanded(vm, self.blueprints)
             if pod is not None:
                 return next_pod(pod, vm, self.vmis.get(key), settings, kubevirt), ""
-            claims = state_claims if needs_state_claim(vm or {}) else ()
-            return (rendered_pod(vm, claims, Rendering.of(kubevirt)) if vm else None), ""
+            return (rendered_pod(vm, state_claims, Rendering.of(kubevirt)) if vm else None), ""
         except NotFound as error:
             return None, str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
@@ -235,13 +233,15 @@ def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> flo
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
-    """Return the claims of persistent vTPM and EFI states by VM. KubeVirt names them after the VM, with a suffix."""
+    """Return the claims of persistent states by VM. KubeVirt creates one when such a VM starts for the first time.
+
+    It is also for changed block tracking: `IsBackendStorageNeeded` in
+    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/storage/backend-storage/backend-storage.go
+    """
     found: defaultdict[Key, list[str]] = defaultdict(list)
-    for namespace, name in store.claims:
-        if name.startswith(STATE_CLAIM_PREFIX):
-            vm = name.removeprefix(STATE_CLAIM_PREFIX)
-            for owner in {vm, vm.rpartition("-")[0]} - {""}:
-                found[namespace, owner].append(name)
+    for claim in store.claims.values():
+        if claim.state_of:
+            found[claim.namespace, claim.state_of].append(claim.name)
     return {key: tuple(names) for key, names in found.items()}
 
 

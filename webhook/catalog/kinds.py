@@ -65,7 +65,7 @@ def read_claim(item: JsonObject) -> facts.Claim:
         name,
         _limited_name(text(item, "spec", "volumeName")),
         shared,
-        persistent_state=bool(mapping(item, "metadata", "labels").get(kubevirt.STATE_CLAIM_LABEL)),
+        state_of=text(item, "metadata", "labels", kubevirt.STATE_CLAIM_LABEL),
         block=text(item, "spec", "volumeMode") == "Block",
         storage_class=text(item, "spec", "storageClassName"),
         uid=text(item, "metadata", "uid"),
@@ -233,16 +233,15 @@ PODS = Kind(
 
 # VMs
 
-_TPM, _EFI, _DEVICES = map_of("persistent enabled"), map_of("persistent"), list_of("name deviceName")
+_DEVICES = list_of("name deviceName")
 _DISKS = list_of("name cache shareable lun")
 _DOMAIN = map_of(
     "cpu",
     machine=map_of("type"),
     resources=map_of("requests limits overcommitGuestOverhead"),
     memory=map_of("guest hugepages"),
-    devices=map_of(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES, disks=_DISKS, filesystems=list_of("name")),
+    devices=map_of(gpus=_DEVICES, hostDevices=_DEVICES, disks=_DISKS, filesystems=list_of("name")),
     features=map_of(hyperv=map_of("evmcs")),
-    firmware=map_of(bootloader=map_of("bios", efi=_EFI)),
 )
 _VMI_SPEC = map_of(
     f"{_CONSTRAINTS} evictionStrategy architecture",
@@ -346,8 +345,6 @@ _INSTANCE_TYPE_SPEC = map_of(
     gpus=_DEVICES,
     hostDevices=_DEVICES,
     machine=map_of("preferredMachineType"),
-    devices=map_of(preferredTPM=_TPM),
-    firmware=map_of(preferredEfi=_EFI),
 )
 _TOOL_KINDS = (
     Kind(

@@ -94,23 +94,16 @@ def _with_instance_type(spec: JsonObject, instance_type: JsonObject) -> JsonObje
 def _with_preference(spec: JsonObject, preference: JsonObject) -> JsonObject:
     """Set what the template leaves open."""
     domain = mapping(spec, "domain")
-    cpu, devices, firmware = mapping(domain, "cpu"), mapping(domain, "devices"), mapping(domain, "firmware")
+    cpu = mapping(domain, "cpu")
     named = {text(each, "name") for each in mappings(cpu, "features")}
     preferred = mappings(preference, "cpu", "preferredCPUFeatures")
     if features := [*mappings(cpu, "features"), *(each for each in preferred if text(each, "name") not in named)]:
         cpu = cpu | {"features": features}
     machine = text(preference, "machine", "preferredMachineType")
-    tpm = mapping(preference, "devices").get("preferredTPM")
     if machine and not text(domain, "machine", "type"):
         domain = domain | {"machine": mapping(domain, "machine") | {"type": machine}}
-    if tpm is not None and devices.get("tpm") is None:
-        devices = devices | {"tpm": tpm}
-    efi = mapping(preference, "firmware").get("preferredEfi")
-    if efi is not None and not mapping(firmware, "bootloader").keys() & {"efi", "bios"}:
-        firmware = firmware | {"bootloader": {"efi": efi}}
     architecture = text(spec, "architecture") or text(preference, "preferredArchitecture")
-    domain = domain | {"cpu": cpu, "devices": devices, "firmware": firmware}
-    return spec | {"domain": domain} | ({"architecture": architecture} if architecture else {})
+    return spec | {"domain": domain | {"cpu": cpu}} | ({"architecture": architecture} if architecture else {})
 
 
 def _given(item: JsonObject, *keys: str) -> JsonObject:

@@ -129,13 +129,6 @@ def claim_of(volume: JsonObject) -> str:
     return text(claim, "claimName") or text(volume, "dataVolume", "name")
 
 
-def needs_state_claim(vm: JsonObject) -> bool:
-    """Return whether the VM keeps its vTPM or EFI state in a claim."""
-    domain = mapping(vm, "spec", "template", "spec", "domain")
-    tpm, efi = mapping(domain, "devices", "tpm"), mapping(domain, "firmware", "bootloader", "efi")
-    return (tpm.get("persistent") is True and tpm.get("enabled") is not False) or efi.get("persistent") is True
-
-
 def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
     resources, cpu = mapping(domain, "resources"), mapping(domain, "cpu")
     named = mapping(resources, "limits") | mapping(resources, "requests")

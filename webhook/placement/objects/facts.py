@@ -36,12 +36,17 @@ class Claim(Fact, Struct, frozen=True):
     name: str
     volume_name: str  # the PV that the claim names: a user may have written it (see `Volume.names`)
     shared: bool  # ReadWriteMany
-    persistent_state: bool  # of a persistent vTPM or EFI state
+    state_of: str = ""  # the VM whose vTPM or EFI state it keeps
     block: bool = False  # volumeMode Block
     storage_class: str = ""  # empty if the claim names none
     uid: str = ""
     phase: str = ""  # its status.phase
     size: int = 0  # requested capacity in bytes; 0 if unknown
+
+    @property
+    def persistent_state(self) -> bool:
+        """Return whether the claim keeps a vTPM or EFI state."""
+        return bool(self.state_of)
 
     def is_bound(self, volume: "Volume | None") -> bool:
         """Return whether the claim is bound. `volume` is the PV that it names, None if that is unknown.
