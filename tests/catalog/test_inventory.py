@@ -124,8 +124,10 @@ def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
     broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
     found = machines_of(broken, vm_pod("vm1"))
-    for known in (each.template for each in found.values()), (each.target for each in found.values()):
-        assert [pod is not None for pod in known] == [False, True]
+    assert {name: machine.template is not None for name, machine in found.items()} == {"broken": False, "vm1": True}
+    changed = vm("broken") | {"status": {"conditions": [{"type": "RestartRequired", "status": "True"}]}}
+    (machine,) = machines_of(broken, changed).values()
+    assert (machine.template is not None, machine.target) == (True, None)
 
 
 def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:

@@ -180,10 +180,12 @@ class Inventory(Struct, frozen=True):
         vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
-        try:
-            target = pod_of_vmi(manifest, vm, vmi, self._kubevirt) if manifest else None
-        except Malformed:
-            target = None
+        target = template
+        if manifest and has_condition(vm, "RestartRequired"):
+            try:
+                target = pod_of_vmi(manifest, vm, vmi, self._kubevirt)
+            except Malformed:
+                target = None
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         return structs.replace(
