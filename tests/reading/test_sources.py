@@ -117,7 +117,7 @@ def test_a_list_and_a_snapshot_have_the_same_data_of_volumes(tmp_path: Path) -> 
         file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
         server.forbidden |= {("list", "volumes"), ("list", "replicas")}
         assert read_inventory(client, Settings()).volume_data() == {}
-    data = VolumeData("best-effort", "node-a", frozenset({"node-a"}))
+    data = VolumeData("best-effort", "node-a", frozenset({"node-a"}), frozenset({"node-a", "node-b"}))
     assert [listed.volume_data(), read([file])[0].volume_data()] == [{"vol-disk1": data}] * 2
 
 
