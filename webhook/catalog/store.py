@@ -64,9 +64,8 @@ class Store:
         self.claim, self.share_manager = self.claims.find, self.share_managers.find
         self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
         self.node, self.is_reported, self.csi_node = self.nodes.named, self.nodes.report, self.csi_nodes.named
-        self.nodes_with_hostname, self.tainted_nodes = self.nodes.with_hostname, self.nodes.tainted
-        self.share_manager_pod, self.mounting_pods = self.pods.serving, self.pods.mounting
-        self.other_mounting_pods = self.pods.mounting_without_vm
+        self.tainted_nodes, self.share_manager_pod = self.nodes.tainted, self.pods.serving
+        self.mounting_pods, self.other_mounting_pods = self.pods.mounting, self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
         self.storage_class, self.all_nodes = self.storage_classes.named, self.nodes.values
         self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values

@@ -5,7 +5,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
 from webhook.placement.objects.facts import Fact, Key, Node, VirtualMachineInstance, Volume
-from webhook.placement.objects.kubevirt import HOSTNAME
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
@@ -70,23 +69,17 @@ class Table(Generic[F]):
 
 
 class Nodes(Table[Node]):
-    """The nodes, also indexed by each extended resource that they report, their label for the hostname, and taints."""
+    """The nodes, also indexed by each extended resource that they report, and by whether they have taints."""
 
     def entries(self, fact: Node) -> Iterable[Entry]:
-        """Yield the extended resources, whose names have a prefix, and the hostname, which may differ from the name."""
+        """Yield the extended resources, whose names have a prefix, and TAINTED."""
         yield from ((resource,) for resource in fact.allocatable or () if "/" in resource)
-        if hostname := fact.labels.get(HOSTNAME):
-            yield HOSTNAME, hostname
         if fact.taints:
             yield TAINTED
 
     def report(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
         return bool(self.indexed(resource))
-
-    def with_hostname(self, hostname: str) -> Collection[Node]:
-        """List the nodes with this label for the hostname."""
-        return self.indexed(HOSTNAME, hostname)
 
     def tainted(self) -> Collection[Node]:
         """List the nodes that have a taint."""

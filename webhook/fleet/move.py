@@ -43,7 +43,6 @@ class Hindrance(StrEnum):
     KUBEVIRT_MIGRATES = "KubeVirtMigrates"
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
-    SHARED_HOSTNAME = "SharedHostname"
     GUARD = "NodeGuard"
     QUOTA = "ResourceQuota"
 
@@ -117,15 +116,12 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     if machine.target is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     candidate = target_candidate(machine, target, catalog)
-    hostname = _hostname(target, catalog)
-    if len(catalog.nodes_with_hostname(hostname)) > 1:
-        detail = f"{target} shares its label {HOSTNAME}={hostname} with another node, so a migration can't name it"
-        return Refusal(Hindrance.SHARED_HOSTNAME, detail)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
     if quota := exceeded_quota(candidate.manifest.pod, machine.quotas):
         return Refusal(Hindrance.QUOTA, quota)
     ready = has_condition(machine.vmi, "Ready")
+    hostname = _hostname(target, catalog)
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 
 

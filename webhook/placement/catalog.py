@@ -50,9 +50,6 @@ class Catalog(Protocol):
     def all_nodes(self) -> Collection[facts.Node]:
         """List the nodes."""
 
-    def nodes_with_hostname(self, hostname: str) -> Collection[facts.Node]:
-        """List the nodes whose label `kubernetes.io/hostname` has this value."""
-
     def tainted_nodes(self) -> Collection[facts.Node]:
         """List the nodes that have a taint."""
 
@@ -132,7 +129,6 @@ class CatalogProxy:
     storage_class = _asked(Catalog.storage_class)
     node = _asked(Catalog.node)
     all_nodes = _asked(Catalog.all_nodes)
-    nodes_with_hostname = _asked(Catalog.nodes_with_hostname)
     tainted_nodes = _asked(Catalog.tainted_nodes)
     csi_node = _asked(Catalog.csi_node)
     is_reported = _asked(Catalog.is_reported)
