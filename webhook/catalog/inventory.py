@@ -182,10 +182,7 @@ class Inventory(Struct, frozen=True):
         template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
         target = template
         if manifest and has_condition(vm, "RestartRequired"):
-            try:
-                target = pod_of_vmi(manifest, vm, vmi, self._kubevirt)
-            except Malformed:
-                target = None
+            target, _ = self.next_pod(manifest, machine.key, settings, migrates=True)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         return structs.replace(
@@ -204,23 +201,27 @@ class Inventory(Struct, frozen=True):
             servers=servers,
         )
 
-    @property
-    def _kubevirt(self) -> JsonObject | None:
-        return next(iter(self.kubevirts.values()), None)
-
     def next_pod(
-        self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
+        self,
+        pod: JsonObject | None,
+        key: Key,
+        settings: Settings,
+        state_claims: Collection[str] = (),
+        *,
+        migrates: bool = False,
     ) -> tuple[JsonObject | None, str]:
         """Return the pod that KubeVirt would create now, and the name of an object that it depends on but is missing.
 
         `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
         """
-        vm, kubevirt = self.vms.get(key), self._kubevirt
+        vm, vmi, kubevirt = self.vms.get(key), self.vmis.get(key), next(iter(self.kubevirts.values()), None)
         try:
+            if pod is not None and migrates:
+                return pod_of_vmi(pod, vm, vmi, kubevirt), ""
             if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
                 vm = expanded(vm, self.blueprints)
             if pod is not None:
-                return next_pod(pod, vm, self.vmis.get(key), settings, kubevirt), ""
+                return next_pod(pod, vm, vmi, settings, kubevirt), ""
             return (rendered_pod(vm, state_claims, Rendering.of(kubevirt)) if vm else None), ""
         except NotFound as error:
             return None, str(error)
@@ -235,11 +236,7 @@ def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> flo
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
-    """Return the claims of persistent states by VM. KubeVirt creates one when such a VM starts for the first time.
-
-    It is also for changed block tracking: `IsBackendStorageNeeded` in
-    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/storage/backend-storage/backend-storage.go
-    """
+    """Return the claims of persistent states by VM. KubeVirt creates one when such a VM starts for the first time."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for claim in store.claims.values():
         if claim.state_of:

@@ -379,11 +379,10 @@ _TOOL_KINDS = (
     ),
 )
 # Where the data of a volume is: `fleet.volumes` reads both.
-_DATA = {
-    "Volume": object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID")),
-    "Replica": object_of(spec=map_of("volumeName nodeID failedAt healthyAt")),
-}
-_DATA_KINDS = [Kind(LONGHORN, name, shape) for name, shape in _DATA.items()]
+_DATA_KINDS = (
+    Kind(LONGHORN, "Volume", object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID"))),
+    Kind(LONGHORN, "Replica", object_of(spec=map_of("volumeName nodeID failedAt healthyAt"))),
+)
 
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:

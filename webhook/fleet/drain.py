@@ -49,9 +49,7 @@ class Effect(StrEnum):
 
 # `handleVMBackup` and `handleUtilityVolumes` in
 # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L1581
-AFTER_BACKUP = (
-    "once its utility volumes are detached: KubeVirt waits for its backup, or (1.8 or newer) aborts the backup"
-)
+AFTER_BACKUP = "after its backup, which KubeVirt 1.8 or newer aborts"
 _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _ENDS = frozenset({Effect.RESTARTS, Effect.STOPS})
 
@@ -177,8 +175,7 @@ def _on_eviction(status: Status, site: Site, refusal: Refusal | None) -> tuple[E
         return Effect.BLOCKS, "another controller has to move it (evictionStrategy External)"
     if strategy in ("LiveMigrate", "LiveMigrateIfPossible"):
         if refusal is None:
-            waits = mappings(status.machine.vmi, "spec", "utilityVolumes")
-            return Effect.MIGRATES, AFTER_BACKUP if waits else ""
+            return Effect.MIGRATES, AFTER_BACKUP if mappings(status.machine.vmi, "spec", "utilityVolumes") else ""
         if strategy == "LiveMigrate" or refusal.hindrance is not Hindrance.NOT_MIGRATABLE:
             return Effect.BLOCKS, f"KubeVirt cannot migrate it: {refusal.detail} (evictionStrategy {strategy})"
     if status.machine.pod and (budget := site.guarded.get(status.machine.pod.key)):

@@ -79,13 +79,13 @@ def next_pod(
 def pod_of_vmi(
     pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, kubevirt: JsonObject | None
 ) -> JsonObject:
-    """Return the pod that KubeVirt would create for the VMI of a running pod: a migration's target, without the move.
-
-    Unlike `next_pod`, it has none of the VM's changes that only a restart applies.
-    """
+    """Return the pod that KubeVirt would create for the VMI of a running pod, without changes that need a restart."""
     created = before_scheduling(pod, vmi)
-    metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
-    if vmi is not None and (is_migration_target(pod) or _has_changed(vm)):
+    metadata, spec, status = mapping(created, "metadata"), mapping(created, "spec"), mapping(vm, "status")
+    # If the VM changes, KubeVirt updates where its VMI may run, but not the pod: `handleAffinityChangeRequest` in
+    # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
+    has_changed = status.get("observedGeneration") != status.get("desiredGeneration")
+    if vmi is not None and (is_migration_target(pod) or has_changed):
         spec = _rendered_again(spec, mapping(vmi, "spec"), Rendering.of(kubevirt))
     annotations = mapping(metadata, "annotations").items()
     metadata = metadata | {
@@ -112,17 +112,6 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
         own &= template.keys()
     kept = {key: value for key, value in annotations.items() if key not in own}
     return kept | {key: value for key, value in template.items() if key in own}
-
-
-def _has_changed(vm: JsonObject | None) -> bool:
-    """Return whether the VM's template has changed since the VM started.
-
-    Without a restart, KubeVirt updates the affinity, the node selector and the tolerations of the VMI, not of its pod:
-    `handleAffinityChangeRequest` and `syncGenerationInfo` in
-    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
-    """
-    status = mapping(vm, "status")
-    return status.get("observedGeneration") != status.get("desiredGeneration")
 
 
 def _rendered_again(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:

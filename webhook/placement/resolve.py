@@ -70,7 +70,7 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)
-    state, storage_class = claim.persistent_state, catalog.storage_class(claim.storage_class)
+    state, storage_class = bool(claim.state_of), catalog.storage_class(claim.storage_class)
     limits = storage_class.limits if storage_class else ()  # a PV has the StorageClass of its claim
     waits = storage_class and storage_class.waits and unusable is Reason.CLAIM_NOT_BOUND
     if waits and claim.shared and not claim.volume_name:

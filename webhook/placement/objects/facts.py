@@ -43,11 +43,6 @@ class Claim(Fact, Struct, frozen=True):
     phase: str = ""  # its status.phase
     size: int = 0  # requested capacity in bytes; 0 if unknown
 
-    @property
-    def persistent_state(self) -> bool:
-        """Return whether the claim keeps a vTPM or EFI state."""
-        return bool(self.state_of)
-
     def is_bound(self, volume: "Volume | None") -> bool:
         """Return whether the claim is bound. `volume` is the PV that it names, None if that is unknown.
 
