@@ -74,6 +74,7 @@ def drain(*manifests: Object, nodes: tuple[str, ...] = ("node-a",), most: int | 
     return check_drain(site(*manifests, **rest), nodes, most)
 
 
+BACKUP = {"utilityVolumes": [{"name": "a", "claimName": "b"}]}
 NOT_MIGRATABLE: dict[str, Any] = {"conditions": [DEVICE]}
 FULL = node("node-b", allocatable={"memory": "1Gi", "pods": "9"})
 BIG = {"requests": {"memory": "2Gi"}}
@@ -147,8 +148,7 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      [*NODES, *SERVED, *on("node-b", "disk1", opt_in=False, **NOT_MIGRATABLE)], {},
      "IOPauses", "its share-manager may start on any node", "", ""),
     ("elsewhere, during a backup, and not opted in",
-     [*NODES, *SERVED, *on("node-b", "disk1", opt_in=False,
-                           spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})], {},
+     [*NODES, *SERVED, *on("node-b", "disk1", opt_in=False, spec=BACKUP)], {},
      "IOPauses", "its share-manager may start on any node", "", "returns"),
     ("that migrates if possible", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible")], {},
      "Migrates", WHERE, "node-b node-c", ""),
@@ -156,8 +156,7 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      [*NODES, *on("node-a", strategy="LiveMigrateIfPossible", **NOT_MIGRATABLE)], {},
      "Restarts", "the drain deletes its pod (evictionStrategy LiveMigrateIfPossible)", "node-b node-c",
      "interrupted"),
-    ("of a backup", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible",
-                                 spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})], {},
+    ("of a backup", [*NODES, *on("node-a", strategy="LiveMigrateIfPossible", spec=BACKUP)], {},
      "Migrates", AFTER_BACKUP, "node-b node-c", ""),
     ("to migrate, without a place", [NODES[0], FULL, *on("node-a", pod=BIG)], {},
      "Blocks", "no other node can run it: node-b lacks memory (requested 2048Mi)", "", "interrupted"),
@@ -251,7 +250,8 @@ def test_the_order_migrates_first_and_ends_with_the_vms_that_may_be_apart() -> N
     found = drain(
         *NODES, *SERVED, *storage("disk2", "node-b"), *hostile, *on("node-a", "disk2"),
         *on("node-a", "disk2", name="vm2"), *on("node-a", name="vm3"), *on("node-a", name="vm4", **NOT_MIGRATABLE),
-        *on("node-c", "disk1", name="vm5", opt_in=False), nodes=("node-a", "bad;name"),
+        *on("node-c", "disk1", name="vm5", opt_in=False), *on("node-a", name="vm6", spec=BACKUP),
+        nodes=("node-a", "bad;name"),
     )  # fmt: skip
     assert list(steps(found)) == [
         ("kubevirt-scheduler recolocate vm1 vm2 -n default --yes", "to their storage"),

@@ -98,7 +98,7 @@ class Affected(Struct, frozen=True):
     targets: tuple[str, ...] = ()  # the nodes that can run it, if it runs on a drained one
     move: Move | None = None  # takes it to its storage before the drain
     refusal: Refusal | None = None  # why KubeVirt can't migrate it now
-    migrates: bool = False  # KubeVirt can migrate it
+    migrates: bool = False  # KubeVirt can migrate it now
     returns: bool = False  # it may be apart from its storage afterwards, and a migration can bring it back
 
     @property
@@ -165,7 +165,7 @@ def _evicted(vm: Affected, site: Site, drained: Sequence[str], placed: list[Pod]
     elif effect is not Effect.BLOCKS and not vm.move:
         placed.append(targets[0].pod_facts)
     names = tuple(each.node_name for each in targets)
-    migrates = refusal is None and bool(names)
+    migrates = refusal is None and bool(names) and why != AFTER_BACKUP
     return replace(vm, effects=(effect,), why=why or _where(names), targets=names, migrates=migrates)
 
 
