@@ -57,7 +57,7 @@ test: venv $(GO) ## run all tests except the image's; pure modules need full bra
 
 # `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
 OLDEST_TESTS = $(addprefix tests/e2e/test_,start.py guard.py release.py) \
-	$(addprefix tests/chart/test_,annotations_policy.py stolen_token.py accepted.py upgrade.py)
+	$(addprefix tests/chart/test_,policies.py accepted.py upgrade.py)
 test-oldest: export KUBERNETES := oldest
 test-oldest: venv $(GO) ## run a selection of the tests on the oldest Kubernetes that the chart supports
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null

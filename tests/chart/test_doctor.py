@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.support import crds
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import container, env_values
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.controlplane
 
 NAME = "chart-doctor"
 POD_ADDRESS = "10.77.0.{}"  # routed to the replica's process
+KUBEVIRT = "chart-doctor-virtualization"
+KUBEVIRTS, BINDINGS = f"/apis/kubevirt.io/v1/namespaces/{KUBEVIRT}/kubevirts", f"{RBAC}/clusterrolebindings"
 Findings = dict[str, list[tuple[str, str]]]
 
 
@@ -59,9 +63,32 @@ def publish_pods(plane: ControlPlane, replicas: Replicas) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:  # noqa: ARG001 (installs Longhorn's CRDs)
-    """Two ready replicas of the chart, with their pods."""
+def virt_controller(plane: ControlPlane) -> Iterator[str]:
+    """The account of a virt-controller whose KubeVirt object isn't in one of the usual namespaces."""
     install_crds(plane)
+    crds.install(plane, crds.crd("KubeVirt"))
+    core, name = f"/api/v1/namespaces/{plane.create_namespace(KUBEVIRT)}", "kubevirt-controller"
+    subject = {"kind": "ServiceAccount", "namespace": KUBEVIRT, "name": name}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    labels, spec = {"kubevirt.io": "virt-controller"}, {"containers": [{"name": "c", "image": "x"}]}
+    kubevirt = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}
+    plane.request("POST", KUBEVIRTS, kubevirt)
+    plane.request("POST", f"{core}/serviceaccounts", {"metadata": {"name": name}})
+    plane.request("POST", BINDINGS, {"metadata": {"name": KUBEVIRT}, "subjects": [subject], "roleRef": role})
+    pod = {"metadata": {"name": "virt-controller-1", "labels": labels}, "spec": spec | {"serviceAccountName": name}}
+    plane.request("POST", f"{core}/pods", pod)
+    yield f"system:serviceaccount:{KUBEVIRT}:{name}"
+    for path in f"{KUBEVIRTS}/kubevirt", f"{BINDINGS}/{KUBEVIRT}", core:
+        plane.request("DELETE", path)
+
+
+@pytest.fixture(scope="module")
+def installed(
+    plane: ControlPlane,
+    longhorn: Longhorn,  # noqa: ARG001 (installs Longhorn's CRDs)
+    virt_controller: str,  # noqa: ARG001 (exists before Helm looks it up)
+) -> Iterator[Replicas]:
+    """Two ready replicas of the chart, with their pods."""
     # No node that a test adds may run the Deployment's pods: kwok would give them addresses of its own.
     release = Release(plane, NAME).install("--set=replicas=2,nodeSelector.no-node=has-this", LONG_TIMEOUT)
     try:
@@ -78,9 +105,13 @@ def options(replicas: Replicas) -> list[str]:
     return ["--webhook-configuration", replicas.release.fullname]
 
 
-def test_a_healthy_installation_passes_the_checks(
-    plane: ControlPlane, plain_scenario: Scenario, installed: Replicas
+def test_a_healthy_installation_decides_for_the_account_that_helm_looked_up_and_passes_the_checks(
+    plane: ControlPlane, plain_scenario: Scenario, virt_controller: str, installed: Replicas
 ) -> None:
+    variables = env_values(container(installed.release.deployment()))
+    assert variables["CO_SCHEDULE_KUBEVIRT_ACCOUNTS"] == virt_controller
+    (condition, *_) = installed.release.webhooks()[0]["matchConditions"]
+    assert f"in ['{virt_controller}']" in condition["expression"]
     plain_scenario.add_nodes(2)
     _, found = run_doctor(plane.kubeconfig, *options(installed))
     assert found["replicas"] == [("ok", "2 of 2 replicas are ready")]
@@ -88,6 +119,7 @@ def test_a_healthy_installation_passes_the_checks(
         assert [level for level, _ in found[check]] == ["ok"], found[check]
     assert found["caches"][0][1].startswith("the caches of all ready replicas are up to date (oldest update: ")
     assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
+    assert found["accounts"] == [("ok", f"the webhook decides for KubeVirt's controller, {virt_controller}")]
     assert [level for level, _ in found["nodes"]] == ["ok"]
 
 

@@ -58,12 +58,6 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_anchors_are_those_of_github() -> None:
-    text = "# `explain`: why?\n## A pin that can't hold\n## [Values](v.md) & more\n## A_b\n## A pin that can't hold\n"
-    expected = ["explain-why", "a-pin-that-cant-hold", "values--more", "a_b", "a-pin-that-cant-hold-1"]
-    assert list(slugs(text)) == expected
-
-
 def test_each_link_leads_to_a_file_and_an_anchor_or_to_another_site_over_https() -> None:
     broken = [
         (name(page), link)

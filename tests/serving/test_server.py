@@ -8,11 +8,10 @@ import shutil
 import signal
 import socket
 import ssl
-import threading
 import warnings
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -135,37 +134,26 @@ def test_the_server_issues_no_session_ticket(server):
 # Invalid requests
 
 
-@pytest.mark.parametrize(
-    "raw_request",
-    [
-        f"{SECRET} / HTTP/1.1\r\n\r\n",
-        f"GET /{SECRET} HTTP/{SECRET}\r\n\r\n",
-        f"GET / HTTP/1.1\r\n{SECRET}\r\n\r\n",
-        f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {SECRET}\r\n\r\n",
-        f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n{SECRET}",
-    ],
-)
-def test_invalid_http_gets_a_json_error_that_does_not_quote_it(server, raw_request):
-    with server.connect_tls() as connection:
-        connection.sendall(raw_request.encode())
-        head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
-    assert head.startswith("HTTP/1.1 400 ")
-    assert "application/json" in head
-    assert json.loads(body) == {"error": "malformed HTTP request"}
-    assert SECRET not in server.log
-
-
-def test_the_debug_log_does_not_quote_requests(server):
-    body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
+def test_invalid_http_gets_a_json_error_and_neither_it_nor_the_debug_log_quotes_a_request(server):
+    body, before = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes(), len(server.log_lines)
     cut = body.index(SECRET.encode())
-    before = len(server.log_lines)
-    for start in (
-        SECRET.encode(),
-        HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1),
-        HEAD + b"Content-Length: %d\r\n\r\n" % cut,
+    for sent in (
+        f"{SECRET} / HTTP/1.1\r\n\r\n".encode(),
+        f"GET /{SECRET} HTTP/{SECRET}\r\n\r\n".encode(),
+        f"GET / HTTP/1.1\r\n{SECRET}\r\n\r\n".encode(),
+        HEAD + f"Content-Length: {SECRET}\r\n\r\n".encode(),
+        HEAD + f"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n{SECRET}".encode(),
+        SECRET.encode() + body,
     ):
         with server.connect_tls() as connection:
-            connection.sendall(start + body[: cut + len(SECRET)])
+            connection.sendall(sent)
+            head, _, content = receive_all(connection).decode().partition("\r\n\r\n")
+        assert head.startswith("HTTP/1.1 400 ")
+        assert "application/json" in head
+        assert json.loads(content) == {"error": "malformed HTTP request"}
+    for length in (len(body) + 1, cut):  # an incomplete body, and one that is invalid JSON
+        with server.connect_tls() as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % length + body[: cut + len(SECRET)])
             connection.shutdown(socket.SHUT_WR)
             receive_all(connection)
     assert until(lambda: len(server.log_lines) > before)
@@ -340,33 +328,6 @@ def mounted_server(tmp_path_factory):
         yield server, folder, ca
 
 
-@contextmanager
-def sending_reviews(server, new_connections):
-    """Send reviews in a thread until the end of the block; the failures and the responses so far."""
-    failures, responses, stop = [], [], threading.Event()
-
-    def send_reviews():
-        connection = server.connect()
-        while not stop.is_set():
-            try:
-                connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
-                response = connection.getresponse()
-                (responses if response.status == 200 else failures).append(response.read())
-            except (OSError, http.client.HTTPException) as error:
-                failures.append(repr(error))
-            if new_connections:
-                connection.close()
-        connection.close()
-
-    thread = threading.Thread(target=send_reviews)
-    thread.start()
-    try:
-        yield failures, responses
-    finally:
-        stop.set()
-        thread.join()
-
-
 def logged(server):
     """The lines of the log about the serving certificate."""
     return [line["event"] for line in server.log_lines if line["event"].startswith("serving certificate")]
@@ -374,16 +335,15 @@ def logged(server):
 
 def test_a_changed_certificate_is_served_to_the_next_connection_and_no_review_fails(mounted_server):
     server, folder, ca = mounted_server
-    with sending_reviews(server, True) as (failures, responses), sending_reviews(server, False) as (failed, kept):
+    with server.timed_reviews(reconnect=True) as reconnecting, server.timed_reviews() as keeping:
         serials = {server.served_serial()}
         for number in range(1, 11):
             swap_certificate(folder, ca, number)
             now = server.served_serial()
             assert now not in serials
             serials.add(now)
-            counts = len(responses), len(kept)
-            until(lambda counts=counts: len(responses) > counts[0] and len(kept) > counts[1])
-    assert failures + failed == []
+            counts = len(reconnecting), len(keeping)
+            until(lambda counts=counts: len(reconnecting) > counts[0] and len(keeping) > counts[1])
     assert set(logged(server)) == {"serving certificate reloaded"}
     assert len(logged(server)) >= 10  # 11 or more if a swap falls between the checks of its two files
 

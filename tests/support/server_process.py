@@ -88,8 +88,11 @@ class ServerProcess:
             connection.close()
 
     @contextmanager
-    def timed_reviews(self, pause: float = 0.01) -> Iterator[list[float]]:
-        """Send reviews in a thread until the end of the block. Yield the seconds that each took."""
+    def timed_reviews(self, *, reconnect: bool = False) -> Iterator[list[float]]:
+        """Send reviews in a thread until the end of the block. Yield the seconds that each took.
+
+        With `reconnect`, each review has a connection of its own. A review that fails ends the thread, and the test.
+        """
         took, stop, connection = list[float](), threading.Event(), self.connect()
 
         def send_reviews() -> None:
@@ -100,7 +103,10 @@ class ServerProcess:
                 response.read()
                 assert response.status == 200
                 took.append(monotonic() - begin)
-                sleep(pause)
+                if reconnect:
+                    connection.close()
+                else:
+                    sleep(0.01)
 
         thread = threading.Thread(target=send_reviews)
         thread.start()
@@ -173,9 +179,9 @@ def run_to_exit(*arguments: object, **settings: str) -> subprocess.CompletedProc
 
 @contextmanager
 def run_server(
-    folder: Path, *arguments: object, launcher: Sequence[str] = (), seconds: float = TIMEOUT, **settings: str
+    folder: Path, *arguments: object, launcher: Sequence[str] = (), **settings: str
 ) -> Iterator[ServerProcess]:
-    """Run `serve` on free ports, and yield it when it is ready, in so many seconds. Stop it at the end of the block.
+    """Run `serve` on free ports, and yield it when it is ready. Stop it at the end of the block.
 
     It reads a snapshot unless the arguments contain `--kubeconfig`. `launcher` is a command prefix that execs `serve`.
     """
@@ -194,7 +200,7 @@ def run_server(
     ):
         try:
             assert process.stdout
-            assert select.select([process.stdout], [], [], seconds)[0], "not ready in time"
+            assert select.select([process.stdout], [], [], TIMEOUT)[0], "not ready in time"
             line = process.stdout.readline()
             assert line, f"the server did not start: {log_file.read_text()}"
             yield parse_ready_line(process, json.loads(line), log_file)

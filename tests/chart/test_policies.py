@@ -1,6 +1,7 @@
-"""A stolen token of the webhook's ServiceAccount: the chart's policies refuse what RBAC alone would allow.
+"""The chart's policies refuse what RBAC alone would allow to a stolen token of the webhook's account, or to a tenant.
 
-The chart is installed by a real Helm. No replica runs: the tests use the account's token themselves.
+The chart is installed by a real Helm. No replica runs: the tests use the account's token themselves. A tenant here has
+all rights, so only a policy can refuse a request.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from typing import Any
 import pytest
 
 from certs.secret import ANNOTATION, SELF_MANAGED
-from tests.support.accounts import KUBEVIRT
+from tests.support.accounts import KUBEVIRT, LONGHORN
+from tests.support.controlplane import build
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import Object
 from tests.support.helm_release import Release
 from webhook.cluster.events import Vmi, build_event
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Mode
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.usefixtures("thief")]
 
 NAMESPACE = "stolen-token"  # of the VMs
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-CO_SCHEDULED = "kubevirt-scheduler/co-scheduled-node"
 NODE = "stolen-token-node"
 
 
@@ -63,7 +65,7 @@ def denial(policy: str, message: str) -> str:
 @pytest.fixture(scope="module")
 def thief(plane: ControlPlane) -> Iterator[Thief]:
     plane.create_namespace(NAMESPACE)
-    release = Release(plane, "chart-stolen").install()
+    release = Release(plane, "chart-stolen").install(f"--set=settings.kubevirtAccounts={{{OWN_CONTROLLER}}}")
     thief = Thief(release)
     plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
     probe = create_pod(plane, labels={})
@@ -77,6 +79,7 @@ def thief(plane: ControlPlane) -> Iterator[Thief]:
             and thief.configuration_policy
             in thief.error("PUT", f"{release.configuration}?dryRun=All", labeled[release.configuration])
             and thief.objects_policy in thief.error("PUT", f"{release.secret}?dryRun=All", labeled[release.secret])
+            and refusal(plane, "POST", PODS, pod("probe", PINNED))
             and thief.events_policy in thief.error("POST", f"{EVENTS}?dryRun=All", event(reportingComponent="kubelet"))
         )
 
@@ -93,7 +96,7 @@ def create_pod(plane: ControlPlane, **changes: Any) -> str:
     metadata = {
         "generateName": "virt-launcher-vm1-",
         "labels": {"kubevirt.io": "virt-launcher"},
-        "annotations": {CO_SCHEDULED: NODE},
+        "annotations": {CO_SCHEDULED_NODE: NODE},
     }
     spec = {"schedulerName": "none", "containers": [{"name": "compute", "image": "none"}]}
     # Another policy allows the annotation only to KubeVirt's controller.
@@ -360,6 +363,85 @@ def test_the_account_may_only_create_its_own_events(thief: Thief) -> None:
     other_source = {"source": {"component": "kubelet"}}
     for changes in {"reportingComponent": "kubelet"}, {"reportingComponent": ""}, other_source, about_a_pod:
         assert denial(thief.events_policy, OWN_EVENTS) in thief.refusal("POST", EVENTS, event(**changes))
+
+
+# --- annotations ---
+TENANT = "alice"
+OWN_CONTROLLER = f"system:serviceaccount:{NAMESPACE}:virt-controller-of-a-fork"
+PINNED: Object = {CO_SCHEDULED_NODE: NODE, DECISION: "CoScheduled: the node serves the claim."}
+ANNOTATIONS = "Only the controllers of KubeVirt and Longhorn may create pods with them."
+
+
+def pod(name: str, annotations: Object | None) -> Object:
+    metadata = {"name": name, "labels": {"kubevirt.io": "virt-launcher"}, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"schedulerName": "none", "containers": [{"name": "compute", "image": "x"}]}}
+
+
+def create(plane: ControlPlane, name: str, annotations: Object | None, user: str = KUBEVIRT) -> str:
+    """Create a pod and return its path."""
+    plane.request("POST", PODS, pod(name, annotations), user=user)
+    return f"{PODS}/{name}"
+
+
+def refusal(plane: ControlPlane, method: str, path: str, body: object, user: str = TENANT) -> str:
+    """Return the API server's message if it refuses a dry run, otherwise an empty string."""
+    return plane.error(method, f"{path}?dryRun=All", body, user=user)
+
+
+def binding(name: str, annotations: Any) -> Object:
+    return {"metadata": {"name": name, "annotations": annotations}, "target": {"kind": "Node", "name": NODE}}
+
+
+def test_a_tenant_may_not_create_change_or_remove_the_annotations_by_any_resource(plane: ControlPlane) -> None:
+    pinned, plain = create(plane, "pinned", PINNED), create(plane, "plain", None)
+    for key in PINNED:
+        for user in TENANT, "", "system:serviceaccount:kube-system:replicaset-controller":
+            assert ANNOTATIONS in refusal(plane, "POST", PODS, pod("created", {key: "node-b"}), user)
+        for path in pinned, f"{pinned}/status":
+            for value in "node-b", "", None:
+                assert ANNOTATIONS in refusal(plane, "PATCH", path, {"metadata": {"annotations": {key: value}}})
+            assert ANNOTATIONS in refusal(plane, "PATCH", path, {"metadata": {"annotations": None}})
+        for path in plain, f"{plain}/status":
+            assert ANNOTATIONS in refusal(plane, "PATCH", path, {"metadata": {"annotations": {key: "node-b"}}})
+        # The API server copies a Binding's annotations to the pod.
+        assert ANNOTATIONS in refusal(plane, "POST", f"{plain}/binding", binding("plain", {key: "node-b"}))
+        collection = f"/api/v1/namespaces/{NAMESPACE}/bindings"
+        assert ANNOTATIONS in refusal(plane, "POST", collection, binding("plain", {key: "node-b"}))
+
+
+def test_the_controllers_of_kubevirt_and_longhorn_may_write_the_annotations_in_any_namespace(
+    plane: ControlPlane,
+) -> None:
+    elsewhere = "system:serviceaccount:virtualization:kubevirt-controller"
+    for number, user in enumerate((KUBEVIRT, LONGHORN, elsewhere, OWN_CONTROLLER)):
+        path = create(plane, f"controller-{number}", PINNED, user)
+        for target in path, f"{path}/status":
+            plane.request("PATCH", target, {"metadata": {"annotations": {DECISION: "NodeFull"}}}, user=user)
+    for user in "kubevirt-controller", "system:serviceaccount:a:b:kubevirt-controller", f"{KUBEVIRT}-2":
+        assert ANNOTATIONS in refusal(plane, "POST", PODS, pod("impostor", PINNED), user)
+
+
+def test_requests_that_keep_the_annotations_pass(plane: ControlPlane) -> None:
+    path = create(plane, "kept", PINNED)
+    own = {"metadata": {"labels": {"team": "a"}, "annotations": {"kubevirt-scheduler/co-schedule": "true"}}}
+    assert not refusal(plane, "POST", PODS, pod("own", own["metadata"]["annotations"]))
+    assert not refusal(plane, "POST", PODS, pod("none", None))
+    plane.request("PATCH", path, own, user=TENANT)
+    # Other subresources don't write annotations. Kubernetes 1.30 has no `resize`.
+    for subresource in ("ephemeralcontainers", "resize")[: 1 if build.is_oldest() else 2]:
+        changed = {"metadata": {"annotations": dict.fromkeys(PINNED, "node-b")}}
+        plane.request("PATCH", f"{path}/{subresource}", changed, user=TENANT)
+    assert PINNED.items() <= plane.request("GET", path)["metadata"]["annotations"].items()
+    # A CNI plugin writes its annotation, and the kubelet the status. A scheduler binds the pod.
+    plane.request("PATCH", f"{path}/status", {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "[]"}}})
+    conditions = [{"type": "Ready", "status": "False"}]
+    read = plane.request("GET", path)
+    replaced = read | {"status": read["status"] | {"conditions": conditions}}
+    plane.request("PUT", f"{path}/status", replaced, user="system:node:node-a")
+    plane.request("POST", f"{path}/binding", binding("kept", {"scheduler/score": "1"}), user="system:kube-scheduler")
+    bound = plane.request("GET", path)
+    assert bound["spec"]["nodeName"] == NODE
+    assert PINNED.items() <= bound["metadata"]["annotations"].items()
 
 
 # --- policies ---
