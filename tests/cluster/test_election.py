@@ -36,24 +36,20 @@ def stored(server: ApiServer) -> Object:
     return server.stored("leases", LEASE)
 
 
-def test_the_first_replica_acquires_an_empty_lease_and_keeps_its_metadata(server: ApiServer, clock: FakeClock) -> None:
-    first = replica(server, clock)
-    assert not first.leads()
-    first.step()
-    assert first.leads()
-    lease = stored(server)
-    assert lease["metadata"]["labels"] == {"app": "webhook"}
-    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (first.identity, LEASE_DURATION)
-    assert len(lease["spec"]["renewTime"]) == len("2026-08-01T12:00:00.000000Z")  # a MicroTime
-
-
-def test_another_replica_waits_while_the_lease_is_renewed(server: ApiServer, clock: FakeClock) -> None:
+def test_the_first_replica_acquires_an_empty_lease_and_another_one_waits_while_it_renews(
+    server: ApiServer, clock: FakeClock
+) -> None:
     first, second = replica(server, clock), replica(server, clock)
+    assert not first.leads()
     for _ in range(30):
         first.step()
         second.step()
         assert (first.leads(), second.leads()) == (True, False)
         clock.now += RETRY_INTERVAL
+    lease = stored(server)
+    assert lease["metadata"]["labels"] == {"app": "webhook"}
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (first.identity, LEASE_DURATION)
+    assert len(lease["spec"]["renewTime"]) == len("2026-08-01T12:00:00.000000Z")  # a MicroTime
 
 
 def test_a_replica_waits_for_the_whole_duration_whatever_times_the_lease_names(

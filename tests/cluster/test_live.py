@@ -252,9 +252,11 @@ def test_the_resources_of_expired_reservations_are_forgotten(small_live: Live, c
     assert dict(small_live.store.requested("node-a", ("", ""))) == in_use
 
 
-def test_a_retried_pod_is_not_blocked_by_its_own_reservation(small_live: Live) -> None:
+def test_a_retry_is_not_blocked_by_its_own_reservation_which_no_dry_run_or_migration_ends(small_live: Live) -> None:
     whole_node = vm(requests={"cpu": "10"})
     assert [decision(small_live, whole_node).reason for _ in range(3)] == [Reason.CO_SCHEDULED] * 3
+    decision(small_live, whole_node, dryRun=True)
+    decision(small_live, vm(labels={"kubevirt.io/migrationJobUID": "uid-of-migration"}))
     assert decision(small_live, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
 
 
@@ -271,14 +273,6 @@ def test_a_pod_that_another_webhook_enlarged_updates_its_reservation_or_loses_it
     assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
     assert decision(small_live, pinned).reason is reason
     assert small_live.store.requested("node-a", ("", "")).get("cpu", 0) == reserved
-
-
-def test_a_dry_run_or_migration_does_not_end_the_reservation_of_its_vm(small_live: Live) -> None:
-    whole_node = vm(requests={"cpu": "10"})
-    decision(small_live, whole_node)
-    decision(small_live, whole_node, dryRun=True)
-    decision(small_live, vm(labels={"kubevirt.io/migrationJobUID": "uid-of-migration"}))
-    assert decision(small_live, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
 
 
 def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) -> None:

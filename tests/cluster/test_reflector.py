@@ -141,20 +141,15 @@ def test_a_failed_relist_leaves_the_cache_unchanged(server: ApiServer, cache: Ca
     assert cache.names == ["disk1"]
 
 
-def test_the_field_selector_excludes_finished_pods(server: ApiServer) -> None:
-    cache = Cache(server, Pod)
-    cache.follow()
-    expected = {"status.phase!=Succeeded,status.phase!=Failed"}
-    assert {server.last(verb, PODS).query["fieldSelector"] for verb in ("list", "watch")} == expected
-
-
-def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache) -> None:
+def test_a_cache_is_synced_after_its_first_list_and_a_bookmark_is_a_contact(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
     assert cache.health.last_contact is None
     with capture_logs() as logs:
         cache.follow()
-        cache.follow()
-    assert cache.health.last_contact is not None
+        listed = cache.health.last_contact
+        assert listed
+        cache.follow(stream(bookmark("PersistentVolumeClaim", "2000")))
+    assert cache.health.last_contact > listed + 60
     assert logs == [{"event": "synced", "log_level": "info", "resource": CLAIMS, "objects": 1}]
 
 
@@ -177,10 +172,12 @@ def test_an_object_of_any_depth_is_stored_and_ends_neither_a_list_nor_a_watch(se
 # Watches
 
 
-def test_a_pod_bookmark_adds_no_pod_and_counts_no_error(server: ApiServer) -> None:
+def test_finished_pods_are_not_requested_and_a_pod_bookmark_adds_no_pod(server: ApiServer) -> None:
     """A bookmark of a real API server has null for `containers`."""
     cache = Cache(server, Pod)
     cache.follow(stream(bookmark("Pod", "2000")))
+    expected = {"status.phase!=Succeeded,status.phase!=Failed"}
+    assert {server.last(verb, PODS).query["fieldSelector"] for verb in ("list", "watch")} == expected
     assert server.last("watch", PODS).query["resourceVersion"] == "2000"
     assert (cache.names, cache.health.skipped, cache.health.watch_errors) == ([], 0, 0)
 
@@ -212,16 +209,6 @@ def test_a_watch_that_ends_immediately_is_retried_with_backoff(server: ApiServer
     assert all(wait >= FIRST_WAIT / 2 for wait in waits)
     assert all(wait >= MAX_WAIT / 2 for wait in waits[3:])
     assert cache.health.problem == "the watch ended immediately"
-
-
-def test_a_bookmark_updates_the_time_of_last_contact(cache: Cache) -> None:
-    cache.follow()
-    listed = cache.health.last_contact
-    cache.follow(stream(bookmark("PersistentVolumeClaim", "2000")))
-    after_bookmark = cache.health.last_contact
-    assert listed
-    assert after_bookmark
-    assert after_bookmark > listed + 60
 
 
 # Errors

@@ -69,8 +69,9 @@ def other_vm(number: int, **rest: Any) -> Object:
     return pinned_vm_pod(f"virt-launcher-vm{number}-abcde", vm=f"vm{number}", **rest)
 
 
-def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiServer) -> None:
+def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version_and_counts_once(server: ApiServer) -> None:
     harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    server.script("delete", "pods", body(b"no JSON"))  # the deleted pod, which nobody reads
     version = str(int(server.version) - 1)  # the VM was stored after the pod
     with capture_logs() as lines:
         harness.step()
@@ -97,6 +98,8 @@ def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiSer
     assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
     assert written["involvedObject"]["name"] == "vm1"
     assert "was pinned to node-a, but node-a is cordoned; the webhook deleted the Pending pod" in written["message"]
+    harness.watch(("MODIFIED", pinned_vm_pod()), ("DELETED", pinned_vm_pod()))
+    assert harness.live.store.released_nodes("default", "vm1") == ["node-a"]
 
 
 def test_a_large_pod_is_read_without_its_large_fields(server: ApiServer) -> None:
@@ -106,13 +109,6 @@ def test_a_large_pod_is_read_without_its_large_fields(server: ApiServer) -> None
     found = harness.releaser._read(cached)
     assert found
     assert (found["spec"]["tolerations"], bool(found["spec"]["affinity"])) == (None, True)
-
-
-def test_the_deleted_pod_in_the_response_is_not_decoded(server: ApiServer) -> None:
-    server.script("delete", "pods", body(b"no JSON"))
-    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
-    harness.step()
-    assert harness.releaser.released == {Reason.NODE_CORDONED: 1}
 
 
 class WatchedSettings(Settings):
@@ -429,10 +425,3 @@ def test_a_pod_that_the_scheduler_never_refused_or_that_was_not_seen_to_go_is_no
     follow(harness.live, server, "pods")  # the watch was broken, so the list lacks the pod
     assert harness.live.store.pods.find("default", "virt-launcher-vm1-abcde") is None
     assert not softens(harness)
-
-
-def test_a_released_pod_counts_once_though_the_watch_reports_it_again(server: ApiServer) -> None:
-    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
-    harness.step()
-    follow(harness.live, server, "pods", event("MODIFIED", pinned_vm_pod()), event("DELETED", pinned_vm_pod()))
-    assert harness.live.store.released_nodes("default", "vm1") == ["node-a"]

@@ -41,21 +41,16 @@ def test_ctrl_c_in_the_middle_of_a_scenario_leaves_nothing_behind(cluster: Clust
     assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []
 
 
-def test_at_a_cold_start_the_share_manager_starts_on_the_node_of_the_vm(
+def test_at_a_cold_start_the_share_manager_follows_the_vm_and_a_restart_places_both_together_again(
     namespace: Namespace, record_property: Seen
 ) -> None:
-    vm, server = namespace.start_together()
-    assert decision(vm).startswith("ColdStart"), decision(vm)
+    before, server = namespace.start_together()
+    assert decision(before).startswith("ColdStart"), decision(before)
     assert decision(server).startswith("CoScheduled"), decision(server)
     namespace.wait_state("Together")
-    record_property("seen", f"both on {node_of(vm)}")
-
-
-def test_a_restarted_vm_is_beside_its_share_manager(namespace: Namespace, record_property: Seen) -> None:
-    before, _ = namespace.start_together()
     namespace.restart_vm()
     after = namespace.wait_running(other_than=before)
-    record_property("seen", f"{node_of(before)} → {namespace.wait_together()}, {decision(after)}")
+    record_property("seen", f"both on {node_of(before)} → {namespace.wait_together()}, {decision(after)}")
 
 
 def test_a_vm_is_pinned_to_its_running_share_manager_although_it_prefers_other_nodes(
