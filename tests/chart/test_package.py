@@ -49,19 +49,13 @@ def metadata(dist: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
-    objects = [each for each in yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE)) if each]
+def test_the_packaged_chart_runs_the_image_by_its_digest_and_links_to_the_runbooks_of_its_version(dist: Path) -> None:
+    all_alerts = ["--set=prometheusRule.enabled=true", "--set=recolocate.schedule=0 3 * * *"]
+    objects = [each for each in yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE, *all_alerts)) if each]
     image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
     assert container(find_one(objects, "Deployment"))["image"] == image
-
-
-ALL_ALERTS = ["--set=prometheusRule.enabled=true", "--set=recolocate.schedule=0 3 * * *"]
-
-
-def test_the_alerts_of_the_packaged_chart_link_to_the_runbooks_of_its_version(dist: Path) -> None:
-    objects = yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE, *ALL_ALERTS))
     page = f"{SOURCE}/blob/v{__version__}/docs/runbooks/README.md#"
-    for rule in alert_rules([each for each in objects if each]):
+    for rule in alert_rules(objects):
         assert rule["annotations"]["runbook_url"] == f"{page}{rule['alert'].lower()}"
 
 

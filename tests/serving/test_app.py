@@ -310,7 +310,7 @@ def test_readiness_reports_why_the_replica_is_unready():
         assert (response.status_code, response.json) == (503, {"error": sentence})
 
 
-def test_readiness_names_each_cache_that_is_not_listed_or_has_a_problem():
+def test_readiness_names_each_cache_that_is_not_listed_and_only_the_verbose_page_names_other_problems():
     caches = [
         Cache("pods", True, 1, 3.0, ""),
         Cache("nodes", False, 0, None, ""),
@@ -319,9 +319,6 @@ def test_readiness_names_each_cache_that_is_not_listed_or_has_a_problem():
     response = probes_client(caches=caches).get("/readyz")
     assert (response.status_code, response.json["status"]) == (503, "waiting")
     assert response.json["problems"] == {"nodes": "not listed yet", "vms": "403"}
-
-
-def test_problems_appear_only_in_the_verbose_page_and_do_not_affect_readiness():
     client = probes_client(problems_of=lambda: {"serving certificate": "is not served"})
     brief, verbose = client.get("/readyz"), client.get("/readyz?verbose")
     assert (brief.status_code, brief.json) == (200, {"status": "ok", "problems": {}})

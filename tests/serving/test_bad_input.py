@@ -135,25 +135,18 @@ def test_deep_nesting_returns_200_or_400_but_never_denies_the_pod(client):
 # HTTP
 
 
+JSON_TYPES = [JSON, "Application/JSON", "application/json; charset=UTF-8", 'application/json;charset="utf8"']
 OTHER_TYPES = [None, "", "json", "text/plain", "application/yaml", "application/x-www-form-urlencoded"]
 OTHER_TYPES += ["multipart/form-data; boundary=x", "application/json-patch+json", "application/jsonx"]
 OTHER_TYPES += [f"application/json; {parameter}" for parameter in ("charset=latin-1", "charset=utf-16", "q=1")]
 
 
-@pytest.mark.parametrize("content_type", OTHER_TYPES)
-def test_another_media_type_or_charset_returns_415(client, content_type):
-    body = encoded(review(request=request(virt_launcher())))
-    assert expect_error(post(client, body, content_type), 415)["error"].startswith(
-        "unsupported media type: expected application/json"
-    )
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    ["application/json", "Application/JSON", "application/json; charset=UTF-8", 'application/json;charset="utf8"'],
-)
-def test_each_spelling_of_the_json_media_type_is_accepted(client, content_type):
-    assert expect_allowed(post(client, encoded(review()), content_type))
+def test_each_spelling_of_the_json_media_type_is_accepted_and_any_other_type_or_charset_returns_415(client):
+    for content_type in JSON_TYPES:
+        assert expect_allowed(post(client, encoded(review()), content_type))
+    for content_type in OTHER_TYPES:
+        error = expect_error(post(client, encoded(review()), content_type), 415)["error"]
+        assert error.startswith("unsupported media type: expected application/json"), content_type
 
 
 def test_another_method_returns_405_and_another_path_404(client):

@@ -231,12 +231,15 @@ def test_keep_alive_follows_the_method_the_http_version_and_the_connection_heade
     assert parse_one(f"{line}\r\nHost: x\r\n{field}\r\n\r\n").head.keep_alive is keep_alive
 
 
-def test_received_is_the_time_of_the_first_byte():
-    parser = RequestParser()
+def test_received_is_the_time_of_the_first_byte_and_buffered_counts_the_bytes_until_the_request_is_taken():
+    parser, pieces = RequestParser(), (HEAD, "Content-Length: 2\r\n", "\r\no", "k")
     for begin in 100.0, 200.0:
-        for now, piece in enumerate((HEAD, "Content-Length: 2\r\n", "\r\no", "k")):
+        for now, piece in enumerate(pieces):
             parser.feed(piece.encode(), begin + now)
-        assert parser.take().received == begin
+        assert parser.buffered == len("".join(pieces))
+        request = parser.take()
+        assert (request.received, request.body) == (begin, b"ok")
+        assert (parser.buffered, parser.started) == (0, False)
 
 
 @pytest.mark.parametrize("sent", ["", "G", HEAD, f"{HEAD}Content-Length: 5\r\n\r\nhell"])
@@ -288,16 +291,6 @@ def test_a_head_over_8_kib_is_rejected(head, piece):
 def test_trailers_count_as_part_of_the_head():
     failure = failure_for(CHUNKED + b"0\r\n" + b"A: b\r\n" * (HEAD_LIMIT // 6) + b"\r\n")
     assert failure == (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
-
-
-def test_buffered_counts_the_bytes_of_a_request_until_it_is_taken():
-    parser = RequestParser()
-    stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
-    for piece in stream[:40], stream[40:]:
-        parser.feed(piece, 0.0)
-    assert parser.buffered == len(stream)
-    assert parser.take().body == b"hello"
-    assert (parser.buffered, parser.started) == (0, False)
 
 
 def test_a_body_in_tiny_chunks_uses_memory_proportional_to_its_size():

@@ -49,21 +49,20 @@ def server() -> Server:
     return Server()
 
 
-def test_peers_share_the_time_and_not_the_number_of_turns(server: Server) -> None:
+def test_peers_share_the_time_and_alternate_if_they_take_none(server: Server) -> None:
     server.fill(server.connections("a", 3) + server.connections("b", 30))
     assert server.advance() == "a" + 12 * "b" + "a" + 12 * "b" + "a" + 6 * "b"
-
-
-def test_peers_that_take_no_time_alternate(server: Server) -> None:
     server.fill(server.connections("x", 3) + server.connections("y", 2))
     assert server.advance() == "xyxyx"
 
 
-def test_used_time_counts_while_a_connection_waits(server: Server) -> None:
+def test_used_time_counts_until_no_connection_waits(server: Server) -> None:
     server.fill(server.connections("a", 3))
     assert server.advance(COSTS["a"] / 2) == "a"
     server.fill(server.connections("b", 20))
     assert server.advance() == 12 * "b" + "a" + 8 * "b" + "a"
+    server.fill(server.connections("a", served=1) + server.connections("b", served=2))
+    assert server.advance() == "ab"
 
 
 def test_time_used_in_one_queue_counts_in_another(server: Server) -> None:
@@ -72,13 +71,6 @@ def test_time_used_in_one_queue_counts_in_another(server: Server) -> None:
         server.now += 1.0
     server.waiting = server.connections("a") + server.connections("b")
     assert server.advance() == "ba"
-
-
-def test_used_time_is_forgotten_when_no_connection_waits(server: Server) -> None:
-    server.fill(server.connections("a"))
-    assert server.advance() == "a"
-    server.fill(server.connections("a", served=1) + server.connections("b", served=2))
-    assert server.advance() == "ab"
 
 
 def test_a_peer_has_no_claim_on_the_time_before_it_came(server: Server) -> None:

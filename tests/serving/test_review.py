@@ -113,12 +113,9 @@ def test_a_review_is_oversized_by_its_bytes_or_by_its_lists_and_objects(body: by
     assert is_oversized(body) is oversized
 
 
-@pytest.mark.parametrize("change", [{}, {"object": []}, {"object": {"spec": [1]}}, {"kind": 5}], ids=repr)
-def test_of_an_oversized_review_only_the_uid_is_read(change: Object) -> None:
-    assert read_uid(json.dumps(GOOD | {"request": GOOD["request"] | change}).encode()) == {"uid": UID}
-
-
-@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000, b'{"request":[]}', b'{"kind":"\xff"}', b"x"])
-def test_an_oversized_body_that_is_no_review_is_rejected(body: bytes) -> None:
-    with pytest.raises(BadReview):
-        read_uid(body)
+def test_of_an_oversized_review_only_the_uid_is_read_and_any_other_body_is_rejected() -> None:
+    for change in {}, {"object": []}, {"object": {"spec": [1]}}, {"kind": 5}:
+        assert read_uid(json.dumps(GOOD | {"request": GOOD["request"] | change}).encode()) == {"uid": UID}
+    for body in b"", b"[]", b"[" * 100_000, b'{"request":[]}', b'{"kind":"\xff"}', b"x":
+        with pytest.raises(BadReview):
+            read_uid(body)
