@@ -52,20 +52,54 @@ def reason(stuck: Object, *cluster: Object, **options: Any) -> Reason | None:
 REPELLED = pinned_vm_pod()
 REPELLED["spec"]["affinity"] |= pod_anti_affinity(pod_term({"app": "db"}))
 UNJUDGED = pinned_vm_pod(resourceClaims=[{"name": "gpu"}])
-OBSTACLES: dict[Reason, tuple[Object, list[Object]]] = {
-    Reason.NODE_NOT_FOUND: (pinned_vm_pod(), [*storage(), node("node-b")]),
-    Reason.NODE_CORDONED: (pinned_vm_pod(), [*storage(), node(unschedulable=True)]),
-    Reason.NODE_FULL: (pinned_vm_pod(requests={"cpu": "500m"}), [*storage(), node(allocatable=FULL), LOAD]),
-    Reason.POD_AFFINITY: (REPELLED, [*storage(), node(), pod("db", labels={"app": "db"}, node="node-a")]),
-    Reason.UNJUDGED: (UNJUDGED, [*storage(), node()]),
-    Reason.SHARE_MANAGER_MOVED: (pinned_vm_pod(), [*storage(node="node-b"), node(), node("node-b")]),
-}
 
 
-@pytest.mark.parametrize("expected", OBSTACLES)
-def test_a_pin_fails_when_its_node_refuses_the_pod_or_its_share_manager_has_moved(expected: Reason) -> None:
-    stuck, cluster = OBSTACLES[expected]
-    assert reason(stuck, *cluster) is expected
+def nominated(node: str) -> Object:
+    """Build a pod for which the scheduler preempts others on a node."""
+    stuck = pinned_vm_pod(requests={"cpu": "500m"})
+    stuck["status"]["nominatedNodeName"] = node
+    return stuck
+
+
+BOUND = pinned_vm_pod(node="node-a")
+BOUND["spec"]["nodeName"] = "node-a"
+CORDONED = [*storage(), node(unschedulable=True)]
+CROWDED = [*storage(), node(allocatable=FULL), LOAD]
+MOVED = [*storage(node="node-b"), node(), node("node-b")]
+THREE_DISKS = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
+OTHER_DISKS = [*storage("disk2", "node-b"), *storage("disk3", "node-b")]
+STARTING = [claim(), volume(), share_manager_pod(), virt_launcher("other", node="node-b"), node(), node("node-b")]
+LATE = {"seconds": PENDING_LIMIT + 1}
+AS_PREFERRED = pinned_vm_pod(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"})
+SOFTENED = pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: node-a is preferred"})
+# A pod, the cluster, when it is evaluated, and why its pin fails.
+PINS: dict[str, tuple[Object, list[Object], Any, Reason | None]] = {
+    "no node": (pinned_vm_pod(), [*storage(), node("node-b")], {}, Reason.NODE_NOT_FOUND),
+    "before the set time": (pinned_vm_pod(), CORDONED, {"seconds": 44.9, "release_after": 45}, None),
+    "at the set time": (pinned_vm_pod(), CORDONED, {"seconds": 45, "release_after": 45}, Reason.NODE_CORDONED),
+    "a full node": (pinned_vm_pod(requests={"cpu": "500m"}), CROWDED, {}, Reason.NODE_FULL),
+    "preempting on its node": (nominated("node-a"), CROWDED, {"seconds": PENDING_LIMIT}, None),
+    "preempting for more than five minutes": (nominated("node-a"), CROWDED, LATE, Reason.NODE_FULL),
+    "preempting on another node": (nominated("node-b"), CROWDED, {}, Reason.NODE_FULL),
+    "repelled": (REPELLED, [*storage(), node(), pod("db", labels={"app": "db"}, node="node-a")], {},
+                 Reason.POD_AFFINITY),
+    "not evaluated": (UNJUDGED, [*storage(), node()], {}, Reason.UNJUDGED),
+    "another node of its share-manager": (pinned_vm_pod(), MOVED, {}, Reason.SHARE_MANAGER_MOVED),
+    "more share-managers elsewhere": (THREE_DISKS, [*storage(), *OTHER_DISKS, node(), node("node-b")], {}, None),
+    "all share-managers elsewhere": (THREE_DISKS, [*MOVED, *OTHER_DISKS], {}, Reason.SHARE_MANAGER_MOVED),
+    "a share-manager that is starting": (pinned_vm_pod(), STARTING, {}, None),
+    "bound": (BOUND, CORDONED, LATE, None),
+    "not pinned by the webhook": (virt_launcher("vm1", affinity=node_terms({"matchFields": []})), CORDONED, LATE, None),
+    "a node that the user requires": (AS_PREFERRED, CORDONED, LATE, None),
+    "softened": (SOFTENED, CORDONED, LATE, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stuck", "cluster", "options", "expected"), PINS.values(), ids=PINS)
+def test_a_pin_fails_when_its_node_refuses_the_pod_or_its_share_manager_has_moved(
+    stuck: Object, cluster: list[Object], options: Any, expected: Reason | None
+) -> None:
+    assert reason(stuck, *cluster, **options) is expected
 
 
 def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
@@ -77,40 +111,6 @@ def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("nominated", "seconds", "expected"),
-    [
-        ("node-a", PENDING_LIMIT, None),
-        ("node-a", PENDING_LIMIT + 1, Reason.NODE_FULL),
-        ("node-b", MINUTE, Reason.NODE_FULL),
-    ],
-)
-def test_a_pod_that_preempts_others_on_its_node_is_left_alone_for_five_minutes(
-    nominated: str, seconds: float, expected: Reason | None
-) -> None:
-    stuck = pinned_vm_pod(requests={"cpu": "500m"})
-    stuck["status"]["nominatedNodeName"] = nominated
-    assert reason(stuck, *storage(), node(allocatable=FULL), LOAD, seconds=seconds) is expected
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(44.9, None), (45, Reason.NODE_CORDONED)])
-def test_no_pin_fails_before_the_set_time(seconds: float, expected: Reason | None) -> None:
-    cluster = [*storage(), node(unschedulable=True)]
-    assert reason(pinned_vm_pod(), *cluster, seconds=seconds, release_after=45) is expected
-
-
-def test_a_share_manager_has_not_moved_if_only_the_votes_of_the_claims_have_changed() -> None:
-    stuck = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
-    others = [*storage("disk2", "node-b"), *storage("disk3", "node-b"), node(), node("node-b")]
-    assert reason(stuck, *storage(), *others) is None
-    assert reason(stuck, *storage(node="node-b"), *others) is Reason.SHARE_MANAGER_MOVED
-
-
-def test_a_share_manager_that_is_starting_has_not_moved() -> None:
-    starting = [claim(), volume(), share_manager_pod(), virt_launcher("other", node="node-b")]
-    assert reason(pinned_vm_pod(), *starting, node(), node("node-b")) is None
-
-
 def test_stale_caches_release_no_pin() -> None:
     stuck = pinned_vm_pod()
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
@@ -118,19 +118,7 @@ def test_stale_caches_release_no_pin() -> None:
     assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
 
 
-BOUND = pinned_vm_pod(node="node-a")
 BOUND["spec"]["nodeName"] = "node-a"
-NO_PINS = {
-    "a bound pod": BOUND,
-    "a pod that the webhook did not pin": virt_launcher("vm1", affinity=node_terms({"matchFields": []})),
-    "a node that the user requires": pinned_vm_pod(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
-    "a softened pod": pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: node-a is preferred"}),
-}
-
-
-@pytest.mark.parametrize("stuck", NO_PINS.values(), ids=NO_PINS)
-def test_only_a_pending_pod_that_the_webhook_pinned_is_evaluated(stuck: Object) -> None:
-    assert reason(stuck, *storage(), node(unschedulable=True), seconds=PENDING_LIMIT + 1) is None
 
 
 # Pods that no scheduler has evaluated

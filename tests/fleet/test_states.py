@@ -127,48 +127,33 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
+def test_a_vm_has_a_state_a_reason_and_a_start_and_from_facts_alone_the_same_state(row: Any) -> None:
+    """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
     _, objects, *expected, start = row
     found = statuses(*objects)["vm1"]
     assert [found.state, found.reason, found.claim, found.storage_node] == expected
     assert found.start
     assert if_started(found.start) == start
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
-    """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
-    found = inventory(*row[1])
-    (machine,) = (each for each in machines(facts_of(found.store)) if each.name == "vm1")
-    counted = assess(machine, found.store, Settings())
-    reported = statuses(*row[1])["vm1"]
-    assert counted.start is None
-    assert (counted.state, counted.node) == (reported.state, reported.node)
+    store = inventory(*objects).store
+    (machine,) = (each for each in machines(facts_of(store)) if each.name == "vm1")
+    counted = assess(machine, store, Settings())
+    assert (counted.start, counted.state, counted.node) == (None, found.state, found.node)
     if machine.pod:
-        assert (counted.claim, counted.storage_node) == (reported.claim, reported.storage_node)
+        assert (counted.claim, counted.storage_node) == (found.claim, found.storage_node)
 
 
-def test_the_start_ignores_the_requests_of_the_running_pod() -> None:
-    full = node("node-a", allocatable={"cpu": "4", "pods": "2"})
-    fleet = [*storage(), full, vm(), vm_pod(requests={"cpu": "3"}), BACKUP]
-    found = status(*fleet)
-    assert found.start
-    assert found.start.decision.outcome is Outcome.PINNED
-    other = vm_pod("other", claims=[], requests={"cpu": "2"})
-    crowded = statuses(*fleet, other)["vm1"].start
-    assert crowded
-    assert crowded.decision.reason is Reason.NODE_FULL
-
-
-def test_the_start_ignores_the_anti_affinity_of_the_running_pod() -> None:
-    spread = pod_anti_affinity(pod_term({"app": "db"}))
-    own = vm_pod(labels={"app": "db"}, affinity=spread)
-    found = status(*SERVED, vm(), own, BACKUP).start
-    assert found
-    assert found.decision.outcome is Outcome.PINNED
-    repelled = statuses(*SERVED, vm(), own, BACKUP, vm_pod("other", claims=[], labels={"app": "db"}))["vm1"].start
-    assert repelled
-    assert repelled.decision.reason is Reason.POD_AFFINITY
+def test_the_start_ignores_the_requests_and_the_anti_affinity_of_the_running_pod() -> None:
+    full, spread = node("node-a", allocatable={"cpu": "4", "pods": "2"}), pod_anti_affinity(pod_term({"app": "db"}))
+    for own, other, nodes, reason in [
+        ({"requests": {"cpu": "3"}}, {"requests": {"cpu": "2"}}, [full], Reason.NODE_FULL),
+        ({"labels": {"app": "db"}, "affinity": spread}, {"labels": {"app": "db"}}, NODES, Reason.POD_AFFINITY),
+    ]:
+        fleet = [*storage(), *nodes, vm(), vm_pod(**own), BACKUP]
+        found, crowded = (statuses(*fleet, *more)["vm1"].start for more in ([], [vm_pod("other", claims=[], **other)]))
+        assert found
+        assert found.decision.outcome is Outcome.PINNED
+        assert crowded
+        assert crowded.decision.reason is reason
 
 
 def test_a_start_is_cold_unless_another_vm_or_pod_uses_the_share_manager() -> None:
