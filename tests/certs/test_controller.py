@@ -104,8 +104,9 @@ def run_passes(controller, count=3):
 
 
 def test_the_first_pass_fills_the_secret_publishes_the_ca_and_writes_the_served_files(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
+    controller, stop = new_controller(), threading.Event()
+    stop.set()  # then `run` ends after the current pass
+    controller.run(stop)
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
     assert api.secret["metadata"]["annotations"][ANNOTATION] == "self"
     assert api.secret["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
@@ -155,13 +156,6 @@ def test_the_next_pass_without_a_conflict_repairs_an_emptied_ca_bundle(api, cloc
         assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
         assert settled.repairs == 1
     assert is_healthy(settled, api, clock)
-
-
-def test_run_stops_after_the_current_pass_when_stop_is_set(new_controller):
-    controller, stop = new_controller(), threading.Event()
-    stop.set()
-    controller.run(stop)
-    assert controller.steps == {Step.START: 1}
 
 
 # Rotation
@@ -257,12 +251,17 @@ def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, settled):
     assert is_healthy(settled, api, clock)
 
 
-def test_without_a_secret_the_served_files_stay(api, settled):
-    before = content(settled)
-    del api.objects[SECRET_PATH]
+def test_without_a_secret_the_served_files_stay_and_without_the_configuration_the_leaf_is_renewed(api, clock, settled):
+    before, secret = content(settled), api.objects.pop(SECRET_PATH)
     settled.run_pass()
     assert settled.problem == f"Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it"
     assert content(settled) == before
+    api.put(SECRET_PATH, secret)
+    clock.advance(25 * DAY)
+    api.fail_before = {len(api.calls): ApiError(403, "no")}
+    settled.run_pass()
+    assert content(settled) != before
+    assert settled.failures == {Cause.MISSING: 1, Cause.FORBIDDEN: 1}
 
 
 @pytest.mark.parametrize("code", [0, 403])
@@ -285,15 +284,6 @@ def test_a_failed_request_is_counted_logged_once_and_the_rotation_completes(api,
     assert (settled.steps[Step.START], len(split(api.ca_bundles()[0]))) == (2, 2)
     assert signed_by(content(settled), bundles.read(api.secret).authority.certificate)
     assert bundles.read(api.secret).next_ca is None
-
-
-def test_the_leaf_is_renewed_while_the_configuration_is_forbidden(api, clock, settled):
-    before = content(settled)
-    clock.advance(25 * DAY)
-    api.fail_before = {len(api.calls): ApiError(403, "no")}
-    settled.run_pass()
-    assert content(settled) != before
-    assert settled.failures == {Cause.FORBIDDEN: 1}
 
 
 def test_a_leaf_of_an_unpublished_ca_is_not_served_while_the_old_leaf_is_valid(api, clock, settled):
