@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from tests.support.builders import node, pinned_vm_pod, settings, storage, virtu
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod
 from tests.support.log_capture import capture_logs
+from tests.support.server_process import until
 from tests.support.threads import own_threads
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient
@@ -24,7 +24,6 @@ from webhook.serving.telemetry.metrics import Metrics
 MakeBackend = Callable[..., LiveBackend]
 
 LEASE = ("kubevirt-scheduler", "webhook")
-TIMEOUT = 20.0  # seconds; many times what any step needs
 
 
 @pytest.fixture
@@ -54,13 +53,6 @@ def make_backend(server: ApiServer) -> Iterator[MakeBackend]:
 def all_synced(backend: LiveBackend) -> bool:
     """Return whether all caches are synced, also that of the VMs, without which decisions are made."""
     return all(cache.synced for cache in backend.caches())
-
-
-def until(condition: Any) -> None:
-    deadline = monotonic() + TIMEOUT
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.01)
 
 
 def samples(backend: LiveBackend) -> dict[str, float]:

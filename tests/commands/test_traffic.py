@@ -4,22 +4,19 @@ import json
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import Result
 
 from tests.support import needs
-from tests.support.builders import node, storage
+from tests.support.builders import Object, node, storage
 from tests.support.command_line import run_cli
 from tests.support.controlplane.api import LOOPBACK
 from tests.support.controlplane.process import Process, free_ports, running
-from tests.support.fake_api_server import ApiServer
+from tests.support.fake_api_server import ApiServer, body
 from tests.support.fleet import installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
 from webhook.fleet import traffic
@@ -47,45 +44,15 @@ def samples() -> list[dict[str, Any]]:
     ]
 
 
-class FakePrometheus(ThreadingHTTPServer):
-    """Answers each query with the same status and content, and remembers the last request."""
-
-    def __init__(self) -> None:
-        super().__init__((LOOPBACK, 0), _Handler)
-        self.status, self.content = 200, self.answer(samples())
-        self.target, self.token = "", ""
-
-    @staticmethod
-    def answer(result: Any) -> bytes:
-        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
-
-    @property
-    def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.server_port}"
+def vector(result: Any) -> Object:
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FakePrometheus
-
-    def do_GET(self) -> None:
-        self.server.target, self.server.token = self.path, self.headers.get("Authorization", "")
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.content)))
-        self.end_headers()
-        self.wfile.write(self.server.content)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePrometheus]:
-    with FakePrometheus() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def script(server: ApiServer, content: Object | bytes | None = None, code: int = 200) -> str:
+    """Give the next queries of Prometheus this response, by default the samples, and return the URL of the server."""
+    server._scripts["list", "query"].clear()
+    server.script("list", "query", *[body(vector(samples()) if content is None else content, code)] * 10)
+    return server.url
 
 
 @pytest.fixture
@@ -97,10 +64,11 @@ def run(server: ApiServer, tmp_path: Path) -> Callable[..., Result]:
     return lambda *arguments: run_cli(*arguments, "--kubeconfig", kubeconfig)
 
 
-def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: Any, fake: FakePrometheus) -> None:
-    found = json.loads(run("report", "-o", "json", "--prometheus", fake.url, "--prometheus-token", "sec\nret\n").stdout)
-    assert fake.token == "Bearer secret"
-    assert parse_qs(urlsplit(fake.target).query) == {"query": [traffic.query()]}
+def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: Any, server: ApiServer) -> None:
+    prometheus = "--prometheus", script(server)
+    found = json.loads(run("report", "-o", "json", *prometheus, "--prometheus-token", "sec\nret\n").stdout)
+    query = server.last("list", "query")
+    assert (query.headers["authorization"], query.query) == ("Bearer secret", {"query": traffic.query()})
     assert [(vm["name"], vm["traffic"]) for vm in found["vms"]] == [
         ("busy", {"operations": 30.0, "bytes": 40_000_000}),
         ("quiet", {"operations": 3.0, "bytes": 4_000_000}),
@@ -110,15 +78,15 @@ def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: An
     assert found["summary"]["traffic"] == {
         "operations": 33.0, "bytes": 44_000_000, "vms": 2, "makers": 1, "text": words
     }  # fmt: skip
-    table = run("report", "--prometheus", fake.url).stdout
+    table = run("report", *prometheus).stdout
     assert words in " ".join(table.split())
     rows = [line.split() for line in table.splitlines() if line.startswith(NAMES)]
     assert [(row[0], row[-3:-1]) for row in rows] == [
         ("busy", ["30", "40.0"]), ("quiet", ["3", "4.0"]), ("idle", ["0", "0.0"])
     ]  # fmt: skip
-    lines = run("recolocate", "--prometheus", fake.url, "-o", "json").stdout.splitlines()
+    lines = run("recolocate", *prometheus, "-o", "json").stdout.splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["busy", "quiet", "idle"]
-    rows = [line.split() for line in run("recolocate", "--prometheus", fake.url).stdout.splitlines()]
+    rows = [line.split() for line in run("recolocate", *prometheus).stdout.splitlines()]
     planned = [(row[1], *row[5:7]) for row in rows if row[:1] == ["default"]]
     assert planned == [("busy", "30", "40.0"), ("quiet", "3", "4.0"), ("idle", "0", "0.0")]
 
@@ -133,18 +101,18 @@ def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: An
     ],
 )
 def test_recolocate_moves_only_what_is_worth_it(
-    run: Any, fake: FakePrometheus, options: list[str], moved: list[str], left_out: int
+    run: Any, server: ApiServer, options: list[str], moved: list[str], left_out: int
 ) -> None:
-    found = run("recolocate", "--prometheus", fake.url, "-o", "json", *options)
+    found = run("recolocate", "--prometheus", script(server), "-o", "json", *options)
     assert [json.loads(line)["name"] for line in found.stdout.splitlines()] == moved
     assert f"have less disk traffic over the network: {left_out}\n" in found.stderr
 
 
-def test_without_traffic_a_limit_on_it_is_refused(run: Any, fake: FakePrometheus) -> None:
+def test_without_traffic_a_limit_on_it_is_refused(run: Any, server: ApiServer) -> None:
     refused = run("recolocate", "--min-iops", "9")
     assert (refused.exit_code, "--min-throughput require --prometheus" in refused.stderr) == (2, True)
-    fake.content = fake.answer([])
-    refused = run("recolocate", "--min-throughput", "9", "--yes", "--prometheus", fake.url)
+    prometheus = script(server, vector([]))
+    refused = run("recolocate", "--min-throughput", "9", "--yes", "--prometheus", prometheus)
     assert (refused.exit_code, "so no VM can be selected" in refused.stderr) == (2, True)
 
 
@@ -156,16 +124,15 @@ def test_without_traffic_a_limit_on_it_is_refused(run: Any, fake: FakePrometheus
         (302, b"", "status 302: no response of Prometheus' API"),
         (422, b'{"status": "error", "error": "query timed out"}', "status 422: query timed out"),
         (200, b"<html>", "status 200: no response of Prometheus' API"),
-        (200, FakePrometheus.answer([]), "it has no kubevirt_vmi_storage_iops_read_total of the last 10m"),
+        (200, vector([]), "it has no kubevirt_vmi_storage_iops_read_total of the last 10m"),
     ],
 )
 def test_without_data_the_order_stays_and_one_line_says_why(
-    run: Any, fake: FakePrometheus, status: int, content: bytes, problem: str
+    run: Any, server: ApiServer, status: int, content: Object | bytes, problem: str
 ) -> None:
-    fake.status, fake.content = status, content
-    result = run("report", "--prometheus", fake.url)
+    result = run("report", "--prometheus", script(server, content, status))
     assert result.exit_code == 0
-    assert result.stderr == f"Warning: no traffic from Prometheus {fake.url}: {problem}\n"
+    assert result.stderr == f"Warning: no traffic from Prometheus {server.url}: {problem}\n"
     assert result.stdout == run("report").stdout
     wrong = run("report", "--prometheus", "prometheus:9090")
     assert (wrong.exit_code, "expected a URL such as http://" in wrong.stderr) == (2, True)
@@ -176,21 +143,18 @@ def test_without_data_the_order_stays_and_one_line_says_why(
 
 
 @pytest.mark.needs("openssl")
-def test_the_certificate_of_prometheus_is_verified(
-    tmp_path: Path, fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_certificate_of_prometheus_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subject = ["-subj", "/CN=prometheus", "-addext", f"subjectAltName=IP:{LOOPBACK}"]
     request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), *subject]
     subprocess.run([needs.find("openssl"), *request], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    fake.socket = context.wrap_socket(fake.socket, server_side=True)
-    url = fake.url.replace("http", "https")
-    with pytest.raises(BadInput, match="certificate verify failed"):
-        ask(url, "", "up")
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert ask(url, "", "up") == samples()
+    with ApiServer(context) as prometheus:
+        with pytest.raises(BadInput, match="certificate verify failed"):
+            ask(script(prometheus), "", "up")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert ask(prometheus.url, "", "up") == samples()
 
 
 @pytest.mark.needs("prometheus", "promtool")
