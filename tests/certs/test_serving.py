@@ -65,19 +65,6 @@ def test_changed_files_of_the_same_mtime_and_size_are_reloaded(tmp_path):
     assert certificate.context() is not before
 
 
-def test_an_atomic_update_of_a_mounted_secret_is_reloaded(tmp_path):
-    link, served = tmp_path / "..data", tmp_path / "served"
-    link.symlink_to(write(tmp_path / "first"))
-    served.mkdir()
-    for name in ("tls.crt", "tls.key", "ca.crt"):
-        served.joinpath(name).symlink_to(link / name)
-    certificate = ServingCertificate(served)
-    before = certificate.context()
-    tmp_path.joinpath("next").symlink_to(write(tmp_path / "second"))
-    tmp_path.joinpath("next").rename(link)
-    assert certificate.context() is not before
-
-
 # Expiry and problem
 
 TEN_DAYS = {"leaf": NOW.replace(microsecond=0) + 10 * DAY, "ca": NOW.replace(microsecond=0) + 365 * DAY}

@@ -1,7 +1,5 @@
-"""Namespaces and StorageClasses can opt in VMs: how the webhook, the report and a snapshot read them."""
+"""Namespaces and StorageClasses can opt in VMs: how the webhook reads them, and what it does without them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
     Object,
-    claim,
     labeled_namespace,
     node,
     request,
@@ -18,23 +15,16 @@ from tests.support.builders import (
     storage_class,
     virt_launcher,
 )
-from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
+from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.cluster.live_catalog import Live
-from webhook.placement.objects.facts import StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
-from webhook.reading.export import reduced
-from webhook.reading.kubernetes_yaml import to_yaml
-from webhook.reading.live import read_inventory
-from webhook.reading.snapshot import read
 
 SOURCES = "namespaces", "storageclasses"
 BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
-OF_CLASS = claim(storageClassName="longhorn-rwx")
 
 
 @pytest.fixture
@@ -65,19 +55,6 @@ def test_of_namespaces_the_api_server_is_asked_for_the_metadata_only(server: Api
         assert accept == f"application/json;as={kind};g=meta.k8s.io;v=v1"
     for plural in ("pods", "storageclasses"):
         assert server.last("list", plural).headers["accept"] == "application/json"
-
-
-def test_a_label_takes_effect_with_its_watch_event(server: ApiServer) -> None:
-    live = make_live(server, **BY_NAMESPACE)
-    sync_caches(live, server)
-    assert opted_in_by(live) is OptedInBy.NOTHING
-    follow(live, server, "namespaces", event("ADDED", labeled_namespace()))
-    assert opted_in_by(live) is OptedInBy.NAMESPACE
-    server.put(OF_CLASS)
-    follow(live, server, "persistentvolumeclaims")
-    follow(live, server, "namespaces", event("MODIFIED", labeled_namespace(opt_in=None)))
-    follow(live, server, "storageclasses", event("ADDED", storage_class()))
-    assert opted_in_by(live) is OptedInBy.STORAGE_CLASS
 
 
 def test_the_decisions_wait_until_both_kinds_are_listed(server: ApiServer) -> None:
@@ -115,25 +92,3 @@ def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: Api
     assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == []
     problems = {cache.resource: cache.problem for cache in backend.caches() if cache.problem}
     assert problems == {plural: forbidden("list", plural)["message"] for plural in may_be_missing}
-
-
-def test_the_report_reads_them(server: ApiServer) -> None:
-    server.put(labeled_namespace(), storage_class())
-    store = read_inventory(client(server), settings()).store
-    assert [server.count("list", plural) for plural in SOURCES] == [1, 1]
-    (namespace,) = store.all_namespaces()
-    assert (namespace.opt_in, store.storage_class("longhorn-rwx")) == (True, StorageClass("longhorn-rwx", opts_in=True))
-
-
-def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
-    planted = storage_class()
-    planted["metadata"]["annotations"]["example.com/token"] = "secret"
-    items = (NAMESPACES, labeled_namespace()), (STORAGE_CLASSES, planted)
-    kept = [reduced(kind, json.dumps(item).encode(), ()) for kind, item in items]
-    assert "secret" not in str(kept)
-    file = tmp_path / "cluster.yaml"
-    file.write_text("---\n".join(map(to_yaml, kept)))
-    store = read([file])[0].store
-    (namespace,) = store.all_namespaces()
-    assert namespace.opt_in is True
-    assert store.storage_class("longhorn-rwx") == StorageClass("longhorn-rwx", opts_in=True)

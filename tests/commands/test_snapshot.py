@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from tests.support.builders import (
+    OPT_IN,
     Object,
     node,
     pod,
@@ -34,7 +35,7 @@ NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "defa
 STORAGE_CLASS = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
-    "metadata": {"name": "longhorn"},
+    "metadata": {"name": "longhorn", "annotations": {OPT_IN: "true", "example.com/token": PASSPHRASE}},
     "provisioner": "driver.longhorn.io",
     "parameters": {"share": "true", "encrypted": "true", "csi.storage.k8s.io/node-publish-secret-name": "crypto"},
 }
@@ -92,7 +93,8 @@ def test_the_snapshot_has_each_kind_without_secrets(run: RunSnapshot, tmp_path: 
         (item["apiVersion"], item["kind"]) for item in CLUSTER
     )
     assert PASSPHRASE not in file.read_text()
-    assert [item.get("parameters") for item in found if item["kind"] == "StorageClass"] == [{}]
+    (storage_class,) = (item for item in found if item["kind"] == "StorageClass")
+    assert (storage_class["parameters"], storage_class["metadata"]["annotations"]) == ({}, {OPT_IN: "true"})
     assert result.stderr.startswith(
         f"{file}: 1 PersistentVolumeClaim, 1 PersistentVolume, 1 ShareManager, 1 Node, 1 Pod"
     )
