@@ -156,21 +156,20 @@ def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
     assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one", "two"]
 
 
-@pytest.mark.parametrize("uid", ["old-uid", "new-uid", None])
-def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str | None) -> None:
-    released = volume()
+@pytest.mark.parametrize(
+    ("uid", "its_claim"),
+    [("old-uid", "pvc-new"), ("new-uid", "pvc-disk1"), (None, "pvc-disk1"), ("old-uid", "pvc-disk1")],
+    ids=["its claim is bound to another PV", "another claim of that name", "no claim", "its claim"],
+)
+def test_a_pv_has_the_consumers_of_the_claim_that_it_names_by_uid_if_that_is_bound_to_it(
+    uid: str | None, its_claim: str
+) -> None:
+    released, recreated = volume(), claim(volume=its_claim)
     released["spec"]["claimRef"]["uid"] = "old-uid"
-    recreated = claim(volume="pvc-new" if uid == "old-uid" else "pvc-disk1")
     recreated["metadata"]["uid"] = uid
     store = catalog(released, *([recreated] if uid else []), vm("one", "node-a"))
-    assert consumer_names(consumers_of("vol-disk1", store, settings())) == []
-
-
-def test_a_pv_that_names_its_claim_by_uid_has_the_consumers_of_the_claim() -> None:
-    bound, its_claim = volume(), claim()
-    bound["spec"]["claimRef"]["uid"] = its_claim["metadata"]["uid"] = "a-uid"
-    store = catalog(bound, its_claim, vm("one", "node-a"))
-    assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one"]
+    expected = ["one"] if (uid, its_claim) == ("old-uid", "pvc-disk1") else []
+    assert consumer_names(consumers_of("vol-disk1", store, settings())) == expected
 
 
 CORDONED = node("node-a", unschedulable=True)
@@ -178,25 +177,21 @@ DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGE
 
 
 @pytest.mark.parametrize(
-    ("nodes", "outcome", "reason", "target"),
+    ("nodes", "guard", "outcome", "reason", "target"),
     [
-        ([node("node-a"), node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-a"),
-        ([CORDONED, node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-b"),
-        ([CORDONED, node("node-b", ready="False")], Outcome.UNCHANGED, Reason.NODE_CORDONED, "node-a"),
+        ([node("node-a"), node("node-b")], True, Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-a"),
+        ([CORDONED, node("node-b")], True, Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-b"),
+        ([CORDONED, node("node-b", ready="False")], True, Outcome.UNCHANGED, Reason.NODE_CORDONED, "node-a"),
+        ([CORDONED, node("node-b")], False, Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-a"),
     ],
-    ids=["the source's node passes", "only the migration target's node passes", "neither passes: the first reason"],
+    ids=["the source's node passes", "only that of the target passes", "neither passes: the first reason", "no guard"],
 )
 def test_steering_evaluates_the_next_candidate_if_the_guard_refuses_the_first(
-    nodes: list[Object], outcome: Outcome, reason: Reason, target: str
+    nodes: list[Object], guard: bool, outcome: Outcome, reason: Reason, target: str
 ) -> None:
-    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes)
+    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes, node_guard=guard)
     assert (decision.outcome, decision.reason, decision.node) == (outcome, reason, target)
     assert [finding.node for finding in decision.claims] == [target]
-
-
-def test_without_the_guard_steering_takes_the_first_candidate() -> None:
-    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, CORDONED, node("node-b"), node_guard=False)
-    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
 @pytest.mark.parametrize(

@@ -143,11 +143,14 @@ def test_rules_run_in_design_order() -> None:
     assert [rule.reason for rule in RULES] == list(dict.fromkeys(order))
 
 
-@pytest.mark.parametrize("key", [OPT_IN, SECOND_OPT_IN])
-def test_only_the_configured_annotations_opt_in(key: str) -> None:
-    vm_pod = virt_launcher(opt_in=None, annotations={key: "true"})
-    assert reason_of(vm_pod, opt_in_annotations=("example.com/co-schedule",)) is Reason.NOT_OPTED_IN
-    assert reason_of(vm_pod, opt_in_annotations=(key,)) is None
+def test_only_the_configured_annotations_opt_in_and_only_the_configured_accounts_create_vms() -> None:
+    for key in OPT_IN, SECOND_OPT_IN:
+        vm_pod = virt_launcher(opt_in=None, annotations={key: "true"})
+        assert reason_of(vm_pod, opt_in_annotations=("example.com/co-schedule",)) is Reason.NOT_OPTED_IN
+        assert reason_of(vm_pod, opt_in_annotations=(key,)) is None
+    own = "system:serviceaccount:vms:kubevirt-controller"
+    assert reason_of(virt_launcher(), own, kubevirt_accounts=(own,)) is None
+    assert reason_of(virt_launcher(), KUBEVIRT, kubevirt_accounts=(own,)) is Reason.NOT_FROM_KUBEVIRT
 
 
 SHARE_MANAGER = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}
@@ -170,12 +173,6 @@ def test_the_mode_annotation_overrides_the_default() -> None:
     assert mode_of({}, settings()) == (Mode.REQUIRED, None)
     assert mode_of({MODE_ANNOTATION: "required"}, settings(affinity_mode=Mode.PREFERRED)) == (Mode.REQUIRED, None)
     assert mode_of({MODE_ANNOTATION: ["required"]}, settings()) == (Mode.REQUIRED, "['required']")
-
-
-def test_the_kubevirt_accounts_are_configurable() -> None:
-    own = "system:serviceaccount:vms:kubevirt-controller"
-    assert reason_of(virt_launcher(), own, kubevirt_accounts=(own,)) is None
-    assert reason_of(virt_launcher(), KUBEVIRT, kubevirt_accounts=(own,)) is Reason.NOT_FROM_KUBEVIRT
 
 
 @pytest.mark.parametrize(

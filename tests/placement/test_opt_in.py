@@ -76,9 +76,14 @@ def test_the_first_that_is_set_decides_on_a_new_a_stored_and_a_stopped_vm(
         assert assessed.opted_out is (by is OptedInBy.NOTHING and OUT in (annotation, label))
 
 
-def test_by_default_only_the_annotation_opts_in() -> None:
+def test_by_default_only_the_annotation_opts_in_and_otherwise_one_true_annotation_or_class_suffices() -> None:
     for annotation, by in (IN, OptedInBy.ANNOTATION), (OUT, OptedInBy.NOTHING), (UNSET, OptedInBy.NOTHING):
         assert decision_for(virt_launcher(opt_in=annotation), *cluster(IN, IN)).opted_in_by is by
+    both = virt_launcher(opt_in=OUT, annotations={OLD_KEY: IN})
+    assert decision_for(both, *cluster(OUT), **BY_NAMESPACE).opted_in_by is OptedInBy.ANNOTATION
+    two = virt_launcher(opt_in=None, claims=["disk0", "disk1"])
+    other = [claim("disk0", storageClassName="other"), volume("disk0")]
+    assert decision_for(two, *other, *cluster(UNSET, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
 
 
 @pytest.mark.parametrize("value", ["True", "yes", "", "1", True])
@@ -87,17 +92,6 @@ def test_another_value_counts_as_unset(value: Any) -> None:
     assert decision_for(vm_pod_, *cluster(IN), **BY_NAMESPACE).opted_in_by is OptedInBy.NAMESPACE
     assert decision_for(vm_pod_, *cluster(value, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
     assert decision_for(vm_pod_, *cluster(value, value), **BY_NAMESPACE).opted_in_by is OptedInBy.NOTHING
-
-
-def test_one_true_annotation_outweighs_a_false_one() -> None:
-    both = virt_launcher(opt_in=OUT, annotations={OLD_KEY: IN})
-    assert decision_for(both, *cluster(OUT), **BY_NAMESPACE).opted_in_by is OptedInBy.ANNOTATION
-
-
-def test_the_storage_class_of_any_claim_opts_in() -> None:
-    two = virt_launcher(opt_in=None, claims=["disk0", "disk1"])
-    other = [claim("disk0", storageClassName="other"), volume("disk0")]
-    assert decision_for(two, *other, *cluster(UNSET, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
 
 
 @pytest.mark.parametrize(

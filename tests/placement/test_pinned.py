@@ -134,23 +134,21 @@ def test_a_pin_is_removed_if_the_changed_pod_no_longer_fits(change: Any, reason:
 
 
 @pytest.mark.parametrize(
-    ("fields", "settings"),
-    [({}, {"node_guard": False}), ({"annotations": {"kubevirt-scheduler/co-schedule-mode": "preferred"}}, {})],
-    ids=["guard off", "preferred mode"],
+    ("created", "settings"),
+    [
+        (virt_launcher(), {"node_guard": False}),
+        (virt_launcher(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}), {}),
+        (share_manager_pod(), {}),
+    ],
+    ids=["guard off", "preferred mode", "a steered share-manager"],
 )
-def test_a_pod_without_a_guarded_pin_is_not_evaluated_again(fields: Object, settings: Object) -> None:
-    launcher = virt_launcher(**fields)
-    first = apply_injection(launcher, injection_for(launcher, *CLUSTER, **settings))
-    second = injection_for(with_sidecar(first), *CLUSTER, **settings)
-    assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)
-
-
-def test_a_steered_share_manager_pod_is_not_evaluated_again() -> None:
-    cluster = [*storage(), virt_launcher("vm", node="node-a"), node()]
-    manager_pod = share_manager_pod("vol-disk1")
-    first = apply_injection(manager_pod, injection_for(manager_pod, *cluster))
-    second = injection_for(with_node_selector(first), *cluster)
-    assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)
+def test_a_pod_without_a_guarded_pin_is_not_evaluated_again(created: Object, settings: Object) -> None:
+    cluster = [*CLUSTER, virt_launcher("vm", node="node-a")]
+    first = apply_injection(created, injection_for(created, *cluster, **settings))
+    assert first != created
+    for changed in with_sidecar(first), with_node_selector(first):
+        second = injection_for(changed, *cluster, **settings)
+        assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)
 
 
 SMALL_NODE = node(allocatable={"cpu": "2", "memory": "1Gi", "pods": "10"})

@@ -225,11 +225,6 @@ def test_a_claim_that_other_vms_mount_has_no_vote_beside_a_disk_of_the_vm(
     assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, target, conflict)
 
 
-def named(claim_name: str) -> Object:
-    annotations = {"kubevirt-scheduler/co-schedule-claim": claim_name}
-    return virt_launcher(claims=["disk1", "disk2", "disk3"], annotations=annotations)
-
-
 COLD, BLOCK = [claim("own"), volume("own")], [claim("own", volumeMode="Block"), volume("own")]
 RWO = [claim("own", modes=["ReadWriteOnce"]), volume("own", driver="local")]
 STATE = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
@@ -346,7 +341,8 @@ def test_a_shared_claim_beside_block_disks_is_named_with_the_line_that_lets_it_d
 
 
 def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
-    injection = injection_for(named("dsik1"), *storage(), node())
+    annotations = {"kubevirt-scheduler/co-schedule-claim": "dsik1"}
+    injection = injection_for(virt_launcher(annotations=annotations), *storage(), node())
     assert injection.decision.node == "node-a"
     (warning,) = injection.warnings
     assert "co-schedule-claim: the VM mounts no claim 'dsik1', so it has no effect" in warning
@@ -372,13 +368,9 @@ def test_a_cold_start_names_the_claims_whose_share_managers_follow_and_the_other
         decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *CLAIM_AND_PV, *second, node())
         assert decision.reason is Reason.COLD_START
         assert decision.message == f"the VM starts on any node, and {message}"
-
-
-def test_without_steering_a_cold_start_says_that_the_share_manager_starts_anywhere() -> None:
     decision = decision_for(virt_launcher(), *CLAIM_AND_PV, steering=False)
-    assert decision.reason is Reason.COLD_START
     words = "the VM and the share-manager of claim disk1, which was never created, start on any node"
-    assert decision.message == words
+    assert (decision.reason, decision.message) == (Reason.COLD_START, words)
 
 
 def test_only_128_claims_of_a_pod_are_followed() -> None:
