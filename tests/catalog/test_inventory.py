@@ -26,10 +26,11 @@ def machines_of(*manifests: Object) -> dict[str, Machine]:
 
 
 def test_a_vm_and_its_pod_are_one_machine() -> None:
-    found = machines_of(vm("vm1"), vmi("vm1"), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
+    found = machines_of(vm("vm1"), vmi("vm1", paused=True), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
     assert list(found) == ["lone", "off", "vm1"]
     assert [machine.is_vm for machine in found.values()] == [False, True, True]
     assert [machine.pod is not None for machine in found.values()] == [True, False, True]
+    assert [machine.paused for machine in found.values()] == [False, False, True]
 
 
 def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
@@ -59,21 +60,16 @@ def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> No
     assert list(machines_of(vm("vm1"), pod)) == ["uid-of-vm1", "vm1"]
 
 
-def test_the_source_of_a_live_migration_runs_the_vm() -> None:
+def test_the_source_of_a_live_migration_runs_the_vm_until_it_ends_and_then_the_target() -> None:
     source, target = vm_pod("vm1"), vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
     unbound = vm_pod("vm1", "", suffix="fghij", labels=TARGET, created=LATER)
-    for pods in ([source, target], [target, source], [source, unbound]):
-        (found,) = machines_of(*pods).values()
-        assert found.pod
-        assert (found.pod.node, found.migrating) == ("node-a", True)
-
-
-def test_after_a_live_migration_the_target_runs_the_vm() -> None:
-    target = vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
-    for source in (vm_pod("vm1", deleting=True), vm_pod("vm1", phase="Succeeded")):
-        (found,) = machines_of(source, target).values()
-        assert found.pod
-        assert (found.pod.node, found.migrating) == ("node-b", False)
+    during = [source, target], [target, source], [source, unbound]
+    after = [vm_pod("vm1", deleting=True), target], [vm_pod("vm1", phase="Succeeded"), target]
+    for node_and_migrating, cases in ((("node-a", True), during), (("node-b", False), after)):
+        for pods in cases:
+            (found,) = machines_of(*pods).values()
+            assert found.pod
+            assert (found.pod.node, found.migrating) == node_and_migrating
 
 
 def test_a_vm_whose_pods_all_terminate_is_stopped() -> None:
@@ -89,11 +85,6 @@ def test_hotplugged_claims_belong_to_the_pod_that_owns_the_hotplug_pod() -> None
     foreign["metadata"]["namespace"] = "other"
     found = machines_of(launcher, hotplug_pod(launcher, claims=["disk2"]), unplugged, foreign, vm_pod("other"))
     assert {name: machine.hotplugged for name, machine in found.items()} == {"other": (), "vm1": ("disk2",)}
-
-
-def test_a_paused_vm_is_marked() -> None:
-    found = machines_of(vm("a"), vmi("a", paused=True), vm_pod("a"), vm("b"), vmi("b"), vm_pod("b"))
-    assert {name: machine.paused for name, machine in found.items()} == {"a": True, "b": False}
 
 
 @pytest.mark.parametrize(
@@ -120,19 +111,15 @@ def test_an_inventory_has_the_time_of_the_reading_and_the_versions_of_what_serve
     assert Inventory().time == ""
 
 
-def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:
+def test_a_vm_whose_next_pod_cannot_be_predicted_does_not_fail_the_others() -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
     broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
-    found = machines_of(broken, vm_pod("vm1"))
-    assert {name: machine.template is not None for name, machine in found.items()} == {"broken": False, "vm1": True}
+    found = machines_of(broken, vm("stopped", domain={"memory": {"guest": "a lot"}}), vm_pod("vm1"))
+    predicted = {name: machine.template is not None for name, machine in found.items()}
+    assert predicted == {"broken": False, "stopped": False, "vm1": True}
     changed = vm("broken") | {"status": {"conditions": [{"type": "RestartRequired", "status": "True"}]}}
     (machine,) = machines_of(broken, changed).values()
     assert (machine.template is not None, machine.target) == (True, None)
-
-
-def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:
-    (found,) = machines_of(vm("vm1", domain={"memory": {"guest": "a lot"}})).values()
-    assert found.template is None
 
 
 def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:

@@ -141,34 +141,28 @@ def migrated(**rest: Any) -> Object:
     return vm_pod(labels=MIGRATION, **({"affinity": pod_anti_affinity(own_term)} | rest))
 
 
-def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
+def test_the_next_pod_of_a_migrated_vm_is_no_migration_target_and_keeps_the_affinity_of_the_user() -> None:
     pod = migrated(annotations={"kubevirt.io/migrationJobName": "evacuation", "kubevirt.io/eviction-source": "x"})
     found = next_of(pod)
     assert found["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"}
     assert set(found["metadata"]["annotations"]) == {OPT_IN, "kubevirt.io/domain"}
-
-
-def test_a_migration_target_is_eligible_without_the_labels_of_its_migration() -> None:
-    pod, by = migrated(), OptedInBy.NAMESPACE
-    assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
-    found, broken = as_if_eligible(pod, by, Settings())
-    assert (is_migration_target(found), broken) == (False, (Reason.MIGRATION_TARGET,))
-    assert found["metadata"]["labels"] == vm_pod()["metadata"]["labels"]
-
-
-def test_a_vm_that_is_not_opted_in_is_eligible_with_the_annotation() -> None:
-    found, broken = as_if_eligible(vm_pod(opt_in=None), OptedInBy.NOTHING, SETTINGS)
-    assert (found["metadata"]["annotations"][OPT_IN], broken) == ("true", (Reason.NOT_OPTED_IN,))
-    for by in OptedInBy.NAMESPACE, OptedInBy.ANNOTATION:
-        assert as_if_eligible(vm_pod(opt_in=None), by, SETTINGS) == (vm_pod(opt_in=None), ())
-
-
-def test_the_affinity_of_a_migration_is_removed_and_that_of_the_user_stays() -> None:
     avoided = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-a"]}  # of a decentralized migration
     target = migrated(affinity=node_terms({"matchExpressions": [avoided]}))
     assert next_of(target, None, vmi(domain=NAMED_MODEL))["spec"]["affinity"] == {}
     own = node_terms({"matchExpressions": [avoided]}) | pod_anti_affinity(pod_term({"app": "db"}))
     assert next_of(target, None, vmi(domain=NAMED_MODEL, affinity=own))["spec"]["affinity"] == own
+
+
+def test_a_pod_is_eligible_without_the_labels_of_a_migration_and_with_the_opt_in() -> None:
+    pod, by = migrated(), OptedInBy.NAMESPACE
+    assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
+    found, broken = as_if_eligible(pod, by, Settings())
+    assert (is_migration_target(found), broken) == (False, (Reason.MIGRATION_TARGET,))
+    assert found["metadata"]["labels"] == vm_pod()["metadata"]["labels"]
+    found, broken = as_if_eligible(vm_pod(opt_in=None), OptedInBy.NOTHING, SETTINGS)
+    assert (found["metadata"]["annotations"][OPT_IN], broken) == ("true", (Reason.NOT_OPTED_IN,))
+    for by in OptedInBy.NAMESPACE, OptedInBy.ANNOTATION:
+        assert as_if_eligible(vm_pod(opt_in=None), by, SETTINGS) == (vm_pod(opt_in=None), ())
 
 
 def excluded(label: str) -> Object:
@@ -269,8 +263,11 @@ def claims(pod: Object) -> list[str]:
     return [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"]]
 
 
-def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
+def test_a_stopped_vm_mounts_its_disks_and_states_and_keeps_what_decides_where_it_may_run() -> None:
     stopped = vm(
+        nodeSelector={"disk": "ssd"},
+        tolerations=[{"operator": "Exists"}],
+        affinity=pod_anti_affinity(pod_term({"app": "db"})),
         volumes=volumes(
             {"persistentVolumeClaim": {"claimName": "disk1"}},
             {"dataVolume": {"name": "disk2"}},
@@ -278,12 +275,19 @@ def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
             {"persistentVolumeClaim": {"claimName": "hot1", "hotpluggable": True}},
             {"dataVolume": {"name": "hot2", "hotpluggable": True}},
             {"containerDisk": {"image": "x"}},
-        )
+        ),
     )
-    rendered = rendered_pod(stopped)
-    assert claims(rendered) == ["disk1", "disk2", "image"]
-    assert (rendered["apiVersion"], rendered["kind"], rendered["metadata"]["namespace"]) == ("v1", "Pod", "default")
+    stopped["spec"]["template"]["metadata"]["labels"] = {"app": "db"}
+    pod = rendered_pod(stopped)
+    assert claims(pod) == ["disk1", "disk2", "image"]
     assert claims(rendered_pod(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
+    assert (pod["apiVersion"], pod["kind"], pod["metadata"]["namespace"]) == ("v1", "Pod", "default")
+    assert pod["metadata"]["labels"] == {"app": "db", "kubevirt.io": "virt-launcher"}
+    assert pod["metadata"]["annotations"] == {OPT_IN: "true", "kubevirt.io/domain": "vm1"}
+    assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "kubevirt.io/schedulable": "true"}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    own = stopped["spec"]["template"]["spec"]["affinity"]
+    assert pod["spec"]["affinity"] == own | node_terms({"matchExpressions": [OBSOLETE]})
 
 
 MEBIBYTE = 1024 * 1024
@@ -305,22 +309,6 @@ MEBIBYTE = 1024 * 1024
 def test_the_requests_of_a_stopped_vm_are_estimated(domain: Object, cpu: str, memory: int) -> None:
     (container,) = rendered_pod(vm(domain=domain))["spec"]["containers"]
     assert container["resources"]["requests"] == {"cpu": cpu, "memory": str(memory * MEBIBYTE)}
-
-
-def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
-    stopped = vm(
-        nodeSelector={"disk": "ssd"},
-        tolerations=[{"operator": "Exists"}],
-        affinity=pod_anti_affinity(pod_term({"app": "db"})),
-    )
-    stopped["spec"]["template"]["metadata"]["labels"] = {"app": "db"}
-    pod = rendered_pod(stopped)
-    assert pod["metadata"]["labels"] == {"app": "db", "kubevirt.io": "virt-launcher"}
-    assert pod["metadata"]["annotations"] == {OPT_IN: "true", "kubevirt.io/domain": "vm1"}
-    assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "kubevirt.io/schedulable": "true"}
-    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
-    own = stopped["spec"]["template"]["spec"]["affinity"]
-    assert pod["spec"]["affinity"] == own | node_terms({"matchExpressions": [OBSOLETE]})
 
 
 SCHEDULABLE = {"kubevirt.io/schedulable": "true"}
