@@ -289,6 +289,10 @@ BEFORE_CASES: dict[str, Case] = {
     "the first KubeVirt with target nodes": ("kubevirt", "ok", "KubeVirt v1.6.0\n", put(kubevirt("v1.6.0"))),
     "no Longhorn": ("longhorn", "failure", "not installed in namespace longhorn-system", remove(longhorn(""))),
     "new Longhorn": ("longhorn", "ok", "deletes a VM's pod", put(longhorn("v1.12.0-rc1"))),
+    "new Longhorn, with a setting that keeps the pods": (
+        "longhorn", "ok", "Longhorn v1.12.0\n",
+        put(longhorn("v1.12.0"), named("Setting", DELETES_PODS, "longhorn-system", value="false")),
+    ),
     "an old share-manager": (
         "known-bugs", "warning", "share-managers of Longhorn v1.8.1 still run: 1: users", runs_old_server("v1.8.1")
     ),
@@ -464,11 +468,6 @@ def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster
         ("warning", "nodes with a PreferNoSchedule taint: 5 of 9 (node-b, node-c, node-d, node-e, node-f)"),
         ("warning", "nodes with over 90% of their allocatable pods: 1 (node-y: 100%)"),
     ]
-
-
-def test_a_setting_of_longhorn_keeps_the_pods_of_vms(run: RunDoctor, cluster: Cluster) -> None:
-    cluster.server.put(longhorn("v1.12.0"), named("Setting", DELETES_PODS, "longhorn-system", value="false"))
-    assert findings(run("--pre", "-o", "json"), "longhorn") == [("ok", "Longhorn v1.12.0")]
 
 
 def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
