@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.support import builders
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store, parse_time
@@ -31,13 +32,7 @@ def vm(name: str = "vm1", *, opt_in: bool = True, annotations: Object | None = N
 def vmi(name: str = "vm1", *, paused: bool = False, **spec: Any) -> Object:
     """Build the VMI of a VM."""
     conditions = [{"type": "Paused", "status": "True"}] if paused else []
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-of-{name}"},
-        "spec": spec,
-        "status": {"conditions": conditions},
-    }
+    return builders.vmi(name, owner_kind="") | {"spec": spec, "status": {"conditions": conditions}}
 
 
 def longhorn_volume(name: str = "vol-disk1", locality: str = "best-effort", **status: Any) -> Object:
