@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from tests.support.command_line import run_cli
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import OF_THE_FLEET
@@ -21,7 +21,6 @@ from tests.support.longhorn import Longhorn
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
 from tests.support.webhook_process import Webhook
-from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
 
@@ -73,8 +72,7 @@ class Fleet:
         self.plane.wait(lambda: self.scenario.decision(claim).startswith(reason), 20, f"the decision {reason}")
 
     def _run(self, *arguments: str) -> Any:
-        options = "-o", "json", "--kubeconfig", str(self.plane.kubeconfig)
-        result = CliRunner().invoke(commands, [*arguments, *options], catch_exceptions=False)
+        result = run_cli(*arguments, "-o", "json", "--kubeconfig", self.plane.kubeconfig)
         assert (result.exit_code, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
@@ -168,7 +166,8 @@ def drain_and_restart(fleet: Fleet) -> None:
     fleet.restart(*vms)
     assert states(fleet.agreed(), "moving") == {("Together", "CoScheduled"): 2, ("Apart", "NodeCordoned"): 2}
     fleet.cordon(node, "moving", cordoned=False)
-    predicted = {vm: fleet.agreed()[vm]["ifStarted"]["node"] for vm in [*vms, "soft-0"]}
+    rows = fleet.agreed()
+    predicted = {vm: rows[vm]["ifStarted"]["node"] for vm in [*vms, "soft-0"]}
     fleet.restart(*predicted)
     rows = fleet.agreed()
     assert {vm: rows[vm]["node"] for vm in predicted} == predicted
