@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support import crds
+from tests.support.command_line import run_cli
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import container, env_values
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
@@ -18,7 +18,6 @@ from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import RBAC, REGISTRATIONS
-from webhook.cli import commands
 from webhook.commands.doctor.installed_webhook import CLUSTER_SCOPED, NAMESPACED
 
 pytestmark = pytest.mark.controlplane
@@ -32,8 +31,7 @@ Findings = dict[str, list[tuple[str, str]]]
 
 def run_doctor(kubeconfig: Path, *arguments: str) -> tuple[int, Findings]:
     """Run `doctor`, and return its exit status and the level and text of each finding by check."""
-    command = ["doctor", "-o", "json", "--kubeconfig", str(kubeconfig), *arguments]
-    result = CliRunner().invoke(commands, command)
+    result = run_cli("doctor", "-o", "json", "--kubeconfig", kubeconfig, *arguments)
     assert result.exit_code in (0, 1, 2), result.output
     found: Findings = {}
     for each in json.loads(result.stdout)["checks"]:

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 
+from tests.support.command_line import run_cli
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.measured import Measured
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario, reason_of
-from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
 
@@ -43,8 +42,8 @@ def test_vms_with_a_cold_disk_and_a_shared_iso_start_on_any_node_and_their_share
     server = scenario.longhorn.pod(volumes[claims[0]]) or {}
     assert server["metadata"]["annotations"][CO_SCHEDULED] == nodes[0]
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in server["spec"]["affinity"]["nodeAffinity"]
-    arguments = ["report", "-n", scenario.namespace, "-o", "json", "--kubeconfig", str(scenario.plane.kubeconfig)]
-    report = json.loads(CliRunner().invoke(commands, arguments, catch_exceptions=False).stdout)
+    options = "-o", "json", "--kubeconfig", scenario.plane.kubeconfig
+    report = json.loads(run_cli("report", "-n", scenario.namespace, *options).stdout)
     assert Counter(vm["state"] for vm in report["vms"]) == {"Together": VMS + 1}
 
     # The webhook isn't called for pods that run no VM, and changes none of them.

@@ -69,16 +69,13 @@ def test_the_rates_of_a_disk_are_summed_and_other_samples_ignored() -> None:
     ],
     ids=["named disks", "disks without names", "disks that the VMI does not name", "no rates"],
 )
-def test_only_disks_that_another_node_serves_cross_the_network(
+def test_only_disks_of_a_running_vm_that_another_node_serves_cross_the_network(
     drives: dict[str, Traffic], volumes: list[Object], expected: Traffic
 ) -> None:
     found = statuses(*CLUSTER, vmi(volumes=volumes))["vm1"]
     assert crossing(found, {("default", "vm1"): drives}) == expected
-
-
-def test_nothing_of_a_stopped_vm_crosses_the_network() -> None:
-    found = statuses(*CLUSTER[:-1])["vm1"]
-    assert crossing(found, {("default", "vm1"): DISKS}) == Traffic()
+    stopped = statuses(*CLUSTER[:-1])["vm1"]
+    assert crossing(stopped, {("default", "vm1"): drives}) == Traffic()
 
 
 def test_the_summary_says_how_few_vms_make_most_of_the_traffic() -> None:

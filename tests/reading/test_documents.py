@@ -32,9 +32,11 @@ def kinds(content: Any) -> list[Kind]:
     return [kind for kind, _ in Document("file", 1, content).objects()]
 
 
-def test_empty_documents_are_skipped_but_still_numbered(tmp_path: Path) -> None:
+def test_empty_documents_and_files_are_skipped_and_documents_numbered(tmp_path: Path) -> None:
     found = read(write_file(tmp_path, f"---\n{POD}---\n---\n# nothing\n---\n{POD}"))
     assert [(document.number, document.content["kind"]) for document in found] == [(1, "Pod"), (4, "Pod")]
+    for name, content in ("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n"):
+        assert read(write_file(tmp_path, content, name)) == []
 
 
 @pytest.mark.parametrize("name", ["pod.json", "pod.yaml", "pod"])
@@ -42,11 +44,6 @@ def test_json_is_read_from_a_file_of_any_name_with_and_without_a_byte_order_mark
     assert read(write_file(tmp_path, b"\xef\xbb\xbf{}", name))[0].content == {}
     (found,) = read(write_file(tmp_path, '\n\t{"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}', name))
     assert found.content == {"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n")])
-def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str) -> None:
-    assert read(write_file(tmp_path, content, name)) == []
 
 
 def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path: Path) -> None:

@@ -64,20 +64,14 @@ def test_a_decision_on_a_snapshot_is_the_decision_on_the_cluster(case: Object) -
     assert SECRET not in json.dumps([reduced(pod), *kept])
 
 
-def test_the_images_of_share_managers_are_kept_and_no_others() -> None:
+def test_of_images_annotations_and_messages_only_those_that_a_decision_reads_are_kept() -> None:
     images = [reduced(pod)["spec"]["containers"][0].get("image") for pod in (share_manager_pod(), virt_launcher())]
     assert images == ["image", None]
-
-
-def test_the_annotations_of_the_webhook_and_of_the_opt_in_are_kept() -> None:
     pod = virt_launcher(annotations={"example.com/co-schedule": "true", "kubevirt-scheduler/co-schedule-claim": "a"})
     pod["metadata"]["annotations"] |= {"example.com/other": "x", "kubevirt.io/domain": "vm1"}
     assert reduced(pod, ["example.com/co-schedule"])["metadata"]["annotations"] == {
         key: value for key, value in pod["metadata"]["annotations"].items() if key != "example.com/other"
     }
-
-
-def test_the_message_of_the_scheduler_is_kept_and_no_other() -> None:
     unschedulable = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     pod = pinned_vm_pod() | {"status": {"conditions": [unschedulable, {"type": "Ready", "message": SECRET}]}}
     assert reduced(pod)["status"]["conditions"] == [unschedulable, {"type": "Ready"}]

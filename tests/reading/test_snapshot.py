@@ -34,21 +34,18 @@ def error_message(path: Path) -> str:
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
-    found = load([write_manifests(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
-    manager = found.share_manager("longhorn-system", "vol-disk1")
-    assert manager is not None
-    assert manager.owner == "node-b"
-
-
-def test_other_kinds_are_ignored(tmp_path: Path) -> None:
+def test_other_kinds_are_ignored_and_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
     unsupported = [
         {"apiVersion": "v1", "kind": "ConfigMap"},
         {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node", "metadata": {"name": "node-a"}},
         {"apiVersion": "example.org/v1", "kind": "ShareManager"},
     ]
-    store = load([write_manifests(tmp_path, list_of(*unsupported), claim())])
+    copies = share_manager(owner="node-a"), share_manager(owner="node-b")
+    store = load([write_manifests(tmp_path, list_of(*unsupported), claim(), *copies)])
     assert (len(store.nodes), len(store.claims)) == (0, 1)
+    manager = store.share_manager("longhorn-system", "vol-disk1")
+    assert manager is not None
+    assert manager.owner == "node-b"
 
 
 @pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
