@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import fields
 
-from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain
+from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain, is_label_key
 from webhook.placement.objects.selectors import Selector, label_selector
 from webhook.placement.reasons import Mode
 
@@ -29,7 +29,6 @@ KUBEVIRT_NAMESPACES = ("kubevirt", "openshift-cnv", "harvester-system", "kubevir
 _SERVICE_ACCOUNT = "system:serviceaccount"
 
 _ACCOUNT = re.compile(rf"{_SERVICE_ACCOUNT}:{DNS_LABEL}:{DNS_LABEL}(\.{DNS_LABEL})*")
-_QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Action(StrEnum):
@@ -102,11 +101,6 @@ def _list_parser(is_valid: Callable[[str], object], expected: str) -> Callable[[
     return parse
 
 
-def _is_annotation_key(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    return bool(_QUALIFIED_NAME.fullmatch(name)) and (not slash or is_dns_subdomain(prefix))
-
-
 def _decode_json(value: str) -> Any:
     try:
         return msgspec.json.decode(value)
@@ -157,7 +151,7 @@ class Settings(Struct, frozen=True):
 
 # Of the settings that are not one of a few words.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "opt_in_annotations": _list_parser(_is_annotation_key, f"annotation keys such as {OPT_IN_KEY!r}"),
+    "opt_in_annotations": _list_parser(is_label_key, f"annotation keys such as {OPT_IN_KEY!r}"),
     "namespace_selector": _parse_selector,
     "longhorn_namespace": _parse_namespace,
     "kubevirt_accounts": _list_parser(_ACCOUNT.fullmatch, f"ServiceAccounts ({_SERVICE_ACCOUNT}:NAMESPACE:NAME)"),

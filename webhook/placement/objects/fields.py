@@ -13,6 +13,8 @@ JsonObject = dict[str, Any]
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _ONLY_MAPS = frozenset({dict})
 _SUBDOMAIN = re.compile(rf"{DNS_LABEL}(\.{DNS_LABEL})*")
+# The name in the key of a label or an annotation, and the value of a label.
+LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Malformed(ValueError):
@@ -93,6 +95,12 @@ def list_in(parent: JsonObject, key: str) -> list[Any]:
 def is_dns_subdomain(name: str) -> bool:
     """Return whether the API server accepts `name` for a node or a scheduler (a DNS-1123 subdomain)."""
     return len(name) <= 253 and _SUBDOMAIN.fullmatch(name) is not None
+
+
+def is_label_key(key: str) -> bool:
+    """Return whether the API server accepts `key` for a label or an annotation: a name, maybe after a DNS prefix."""
+    prefix, slash, name = key.rpartition("/")
+    return LABEL_NAME.fullmatch(name) is not None and (not slash or is_dns_subdomain(prefix))
 
 
 def printable(value: str) -> str:

@@ -4,11 +4,10 @@ Longhorn's source: controller/share_manager_controller.go and types/setting.go, 
 https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
+from webhook.placement.objects.fields import LABEL_NAME, JsonObject, is_label_key, mappings, text
 from webhook.placement.objects.selectors import Requirement, Selector
 
 COMPONENT_LABEL = "longhorn.io/component"
@@ -38,7 +37,6 @@ READ_SETTINGS = (
     DRAIN_POLICY,
 )
 _EFFECTS = ("", "NoExecute", "NoSchedule", "PreferNoSchedule")
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def is_share_manager(labels: Mapping[str, Any]) -> bool:
@@ -78,6 +76,5 @@ def share_manager_limits(storage_class: JsonObject) -> Selector:
 
 
 def _is_valid(requirement: Requirement) -> bool:
-    prefix, slash, name = requirement.key.rpartition("/")
-    names = (name, *filter(None, requirement.values))
-    return bool(requirement.values) and (not slash or is_dns_subdomain(prefix)) and all(map(_NAME.fullmatch, names))
+    values = requirement.values
+    return bool(values) and is_label_key(requirement.key) and all(map(LABEL_NAME.fullmatch, filter(None, values)))
