@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from webhook.placement.affinity import PREFERRED
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, Pod, Volume
 from webhook.placement.objects.fields import JsonObject, mappings, strings
@@ -61,7 +62,7 @@ def _is_claimed(volume: Volume, catalog: Catalog) -> bool:
 
 def avoided_nodes(pod: JsonObject) -> frozenset[str]:
     """Return the nodes that the pod prefers to avoid. Longhorn adds such a preference after a stale lease."""
-    preferred = mappings(pod, "spec", "affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
+    preferred = mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
     return frozenset(
         name
         for term in preferred

@@ -91,7 +91,6 @@ _ACTIONABLE = frozenset(
 )
 # Besides a cold claim, such a claim is no problem.
 _NORMAL = NEVER_SERVED_REASONS | {Reason.NO_SHARE_MANAGER}
-_TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING})
 
 
 def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
@@ -243,7 +242,7 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
         nodes = dict.fromkeys(finding.node for finding in voters(decision.claims) if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
         found.append(f"several nodes serve the claims: {decision.node} is the target node, not {others}")
-    if decision.node and decision.reason is not Reason.CO_SCHEDULED and decision.reason not in _TRANSIENT:
+    if decision.node and decision.reason not in (Reason.CO_SCHEDULED, Reason.SHARE_MANAGER_STARTING):
         found.append(f"{decision.reason}: {decision.message}")
     reasons = {finding.reason for finding in decision.claims if finding.decides}
     if reasons and reasons <= _ACTIONABLE:
