@@ -11,23 +11,15 @@ the reservation of its VM.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.catalog.pod_tables import PlacedPods, vm_key
 from webhook.catalog.tables import Table, VirtualMachineInstances
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS, counting_pod, largest
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
-
-
-class _Sighting(Struct):
-    """When this replica first saw a pod, and the pod's VMI once that is known."""
-
-    at: float
-    vmi: VirtualMachineInstance | None = None
 
 
 class Pins:
@@ -46,7 +38,7 @@ class Pins:
         self.vmis, self.nodes = vmis, nodes
         self._clock, self._shown = clock, shown
         self._by_vmi: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
-        self._seen: dict[tuple[Key, str], _Sighting] = {}  # by the pod's key and UID
+        self._seen: dict[tuple[Key, str], float] = {}  # when this replica first saw a pod, by its key and UID
         # When this replica first saw a pod, and the pod's VMI: at MAX_AGE, the pod may stop counting.
         self._expiring: deque[tuple[float, Key]] = deque()
         self._changed: set[Key] = set()
@@ -66,7 +58,7 @@ class Pins:
         self._by_vmi[vmi][pod.key] = pod
         self._changed.add(vmi)
         if _id_of(pod) not in self._seen:
-            self._seen[_id_of(pod)] = _Sighting(now - age)
+            self._seen[_id_of(pod)] = now - age
             self._expiring.append((now - age, vmi))
 
     def remove(self, pod: Pod) -> None:
@@ -99,13 +91,12 @@ class Pins:
         return not len(self.vmis) or bool(self.vmis.indexed(namespace, uid))
 
     def vmi_of(self, pod: Pod) -> VirtualMachineInstance | None:
-        """Return the VMI of a pod with a pin, also of one that is gone by now. None if it was never known."""
-        seen = self._seen.get(_id_of(pod))
-        return self._find_vmi(vm_key(pod)) or (seen.vmi if seen else None)
+        """Return the VMI of a pod, None if it is unknown."""
+        return next(iter(self.vmis.indexed(*vm_key(pod))), None)
 
     def first_seen(self, pod: Pod) -> float:
         """Return when this replica first saw a pod with a pin, in monotonic seconds; now if the pod is gone."""
-        return self._seen.get(_id_of(pod), _Sighting(self._clock())).at
+        return self._seen.get(_id_of(pod), self._clock())
 
     def counting(self) -> PlacedPods:
         """Return the pods that count now, with the node of their pin as the effective node."""
@@ -128,32 +119,22 @@ class Pins:
 
     def _drop(self, pod: Pod) -> None:
         vmi = vm_key(pod)
-        self._recognize([self._seen[_id_of(pod)]], self._find_vmi(vmi))
         self._by_vmi[vmi].pop(pod.key, None)
         if not self._by_vmi[vmi]:
             del self._by_vmi[vmi]
         self._changed.add(vmi)
 
-    def _find_vmi(self, key: Key) -> VirtualMachineInstance | None:
-        return next(iter(self.vmis.indexed(*key)), None)
-
     def _evaluate(self, vmi: Key, now: float) -> None:
         if counted := self._counted.pop(vmi, None):
             self._counting.remove(counted)
-        seen = [(pod, self._seen[_id_of(pod)]) for pod in islice(self._by_vmi.get(vmi, {}).values(), MAX_PODS)]
-        self._recognize((each for _, each in seen), self._find_vmi(vmi))
         if not self.knows_vmi(*vmi):
             return
-        pod = counting_pod([(pod, now - each.at) for pod, each in seen], self.nodes.named)
+        pods = islice(self._by_vmi.get(vmi, {}).values(), MAX_PODS)
+        pod = counting_pod([(pod, now - self._seen[_id_of(pod)]) for pod in pods], self.nodes.named)
         if pod and pod.pin:
             self._counted[vmi] = pod.key
             self._shown(vmi)
             self._counting.put(replace(pod, effective_node=pod.pin.node))
-
-    @staticmethod
-    def _recognize(seen: Iterable[_Sighting], vmi: VirtualMachineInstance | None) -> None:
-        for each in seen if vmi else ():
-            each.vmi = vmi
 
 
 def _id_of(pod: Pod) -> tuple[Key, str]:
