@@ -129,7 +129,7 @@ class Reflector:
             item = self.kind.decode(raw)
         except MalformedObject as error:
             raise ClusterError(0, f"an object is {error.args[1]}") from None
-        if kind in ("ADDED", "MODIFIED", "DELETED"):
+        if kind != "BOOKMARK":
             fact = None
             try:
                 fact = None if kind == "DELETED" else self.kind.extract(item)
@@ -138,8 +138,6 @@ class Reflector:
             key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
             with self._lock:
                 self._store.apply(self.kind.fact, key, fact)
-        elif kind != "BOOKMARK":
-            raise ClusterError(0, "unknown type of watch event")
         self._record_contact()
         return text(item, "metadata", "resourceVersion")
 

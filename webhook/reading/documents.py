@@ -110,9 +110,8 @@ def read(path: Path) -> list[Document]:
         raise BadInput(f"{name}: closed")
     try:
         content = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
-    except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "invalid file name"
-        raise BadInput(f"{name}: {problem}; specify a file, or - for standard input") from None
+    except OSError as error:
+        raise BadInput(f"{name}: {error.strerror}; specify a file, or - for standard input") from None
     with suppress(msgspec.DecodeError, UnicodeDecodeError):  # the YAML parser is slow, and reports the line of an error
         return [Document(name, 1, msgspec.json.decode(content.removeprefix(BOM_UTF8)))]
     found, number = list[Document](), 0
