@@ -92,9 +92,9 @@ def test_json_has_one_line_for_each_vm(run: Any) -> None:
     lines = [json.loads(line) for line in run("-o", "json").stdout.splitlines()]
     assert [each["name"] for each in lines] == ["big", "apart", "foreign", "fixed"]
     names = {"namespace": "default", "name": "big", "node": "node-b", "storageNode": "node-a"}
-    action = {"action": "migrate", "reason": None, "detail": None, "restartHelps": False, "traffic": None}
+    action = {"action": "migrate", "reason": None, "detail": None, "traffic": None}
     assert lines[0] == names | action | {"gainBytes": 40 * 1024**3, "storageClasses": ["fast"]}
-    assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("restart", "NotLiveMigratable", True)
+    assert (lines[2]["action"], lines[2]["reason"]) == ("restart", "NotLiveMigratable")
 
 
 def test_vms_are_selected_by_name_label_and_number(run: Any, server: ApiServer) -> None:

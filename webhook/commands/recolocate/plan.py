@@ -25,7 +25,6 @@ def describe(proposal: Proposal) -> JsonObject:
     names = {"namespace": status.machine.namespace, "name": status.machine.name}
     nodes = {"node": status.node, "storageNode": status.storage_node}
     return (names | nodes | mapping(describe_proposal(proposal))) | {
-        "restartHelps": proposal.restart,
         "storageClasses": sorted(proposal.classes),
         "traffic": proposal.traffic.as_json() if proposal.traffic else None,
     }

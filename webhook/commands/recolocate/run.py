@@ -138,7 +138,8 @@ class MigrationRun:
         return run.finished(limits) and not may_plan
 
     def _pass(self) -> None:
-        view = self._look(self._in_flight())
+        keys = ((each.move.namespace, each.migration) for each in self._run.in_flight)
+        view = self._look([found for key in keys if (found := migrations.read_migration(self._cluster, *key))])
         self._withdraw(view)
         self._change(runs.advance(self._run, view, self._limits))
         if self._run.finished(self._limits) and not self._is_over():
@@ -163,10 +164,6 @@ class MigrationRun:
             self._report.note(f"{vmi}: deleting migration {migration.name}: {why}")
             if migrations.delete_migration(self._cluster, migration):
                 self._change(runs.withdrawn(self._run, migration, why))
-
-    def _in_flight(self) -> list[Migration]:
-        keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
-        return [found for key in keys if (found := migrations.read_migration(self._cluster, *key))]
 
     def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}

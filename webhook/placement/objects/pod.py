@@ -71,7 +71,8 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    labels, owner = _strings(manifest.labels), _owner(manifest)
+    labels = _strings(manifest.labels)
+    owner = text(kubevirt.controller_of(manifest.pod), "uid") if manifest.is_of_vm else ""
     oversized = _is_oversized(manifest, labels, owner)
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
@@ -112,10 +113,6 @@ def _is_oversized(manifest: Manifest, labels: dict[str, str], owner: str) -> boo
         return True
     details = [*labels, *labels.values(), *manifest.true_annotations, *manifest.false_annotations, *manifest.claims]
     return memory_of([*details, owner] if owner else details) + _size_of_terms(manifest.affinity) > MAX_DETAILS
-
-
-def _owner(manifest: Manifest) -> str:
-    return text(kubevirt.controller_of(manifest.pod), "uid") if manifest.is_of_vm else ""
 
 
 def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
