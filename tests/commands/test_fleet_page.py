@@ -302,7 +302,7 @@ def test_a_selected_vm_shows_what_a_start_would_decide_and_commands_to_copy(brow
     browser.press("Escape")
     assert browser.evaluate("document.querySelector('#details').hidden") is True
     assert opened.focused == "⇄a'; reboot"
-    opened.update(report(vm("a", "Apart", optedInBy=None, optedOut=True)))
+    opened.update(report(vm("a", "Apart", optedInBy=None, optedOut=True, ifStarted=None)))
     opened.do(".vm.Apart", "click()")
     assert "opted out" in opened.texts("dd")
 
