@@ -103,7 +103,7 @@ docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.helm_chart
 
 # The image installs the first lock. The other locks have the same versions, plus the tools.
-LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 
 lock: venv ## regenerate the locks from setup.cfg; UPGRADE=--upgrade for the newest versions
