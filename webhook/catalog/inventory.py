@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from webhook.catalog.kinds import key_of
 from webhook.catalog.pod_tables import vm_key
@@ -84,7 +85,7 @@ def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
     if vm.inherits:
         own = true | false  # the template takes precedence
         true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
-    return structs.replace(vm, claims=(*vm.claims, *pod.claims), true_annotations=true, false_annotations=false)
+    return replace(vm, claims=(*vm.claims, *pod.claims), true_annotations=true, false_annotations=false)
 
 
 def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[Key, list[str]]:
@@ -127,6 +128,11 @@ class Inventory(Struct, frozen=True):
     def time(self) -> str:
         """Return when the cluster was read, in RFC 3339; empty if unknown."""
         return f"{self.store.taken_at:%Y-%m-%dT%H:%M:%SZ}" if self.store.taken_at else ""
+
+    @property
+    def kubevirt(self) -> JsonObject | None:
+        """Return KubeVirt's own object, None if it is unknown."""
+        return next(iter(self.kubevirts.values()), None)
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
@@ -179,54 +185,55 @@ class Inventory(Struct, frozen=True):
     ) -> Machine:
         vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
-        template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
-        target = template
-        if manifest and has_condition(vm, "RestartRequired"):
-            target, _ = self.next_pod(manifest, machine.key, settings, migrates=True)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
-        return structs.replace(
+        found = replace(
             machine,
             hotplugged=tuple(claim for claim in machine.hotplugged if claim not in utility),
             strategy=self.store.run_strategy(*machine.key),
             paused=has_condition(vmi, "Paused"),
-            manifest=manifest,
-            template=template,
-            target=target,
-            missing=missing,
-            age=seconds_since_creation(manifest, self.store.taken_at),
             vm=vm or {},
             vmi=vmi or {},
             quotas=tuple(self.quotas.get(machine.namespace, {}).values()),
             servers=servers,
         )
+        return self.with_pod(found, manifest, settings, state_claims)
+
+    def with_pod(
+        self, machine: Machine, manifest: JsonObject | None, settings: Settings, state_claims: Collection[str] = ()
+    ) -> Machine:
+        """Return the machine with the manifest of its pod, and with the pods that KubeVirt would create now."""
+        template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
+        target, age = template, seconds_since_creation(manifest, self.store.taken_at)
+        if manifest and has_condition(self.vms.get(machine.key), "RestartRequired"):
+            target = self._pod_of_vmi(manifest, machine.key)
+        return replace(machine, manifest=manifest, template=template, target=target, missing=missing, age=age)
 
     def next_pod(
-        self,
-        pod: JsonObject | None,
-        key: Key,
-        settings: Settings,
-        state_claims: Collection[str] = (),
-        *,
-        migrates: bool = False,
+        self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
     ) -> tuple[JsonObject | None, str]:
         """Return the pod that KubeVirt would create now, and the name of an object that it depends on but is missing.
 
         `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
         """
-        vm, vmi, kubevirt = self.vms.get(key), self.vmis.get(key), next(iter(self.kubevirts.values()), None)
+        vm = self.vms.get(key)
         try:
-            if pod is not None and migrates:
-                return pod_of_vmi(pod, vm, vmi, kubevirt), ""
             if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
                 vm = expanded(vm, self.blueprints)
             if pod is not None:
-                return next_pod(pod, vm, vmi, settings, kubevirt), ""
-            return (rendered_pod(vm, state_claims, Rendering.of(kubevirt)) if vm else None), ""
+                return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt), ""
+            return (rendered_pod(vm, state_claims, Rendering.of(self.kubevirt)) if vm else None), ""
         except NotFound as error:
             return None, str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
             return None, ""
+
+    def _pod_of_vmi(self, pod: JsonObject, key: Key) -> JsonObject | None:
+        """Return the pod that KubeVirt would create for the running VMI, None if a field is malformed."""
+        try:
+            return pod_of_vmi(pod, self.vms.get(key), self.vmis.get(key), self.kubevirt)
+        except Malformed:
+            return None
 
 
 def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> float | None:

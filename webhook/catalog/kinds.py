@@ -7,7 +7,6 @@ encrypted volume carries its passphrase.
 
 from typing import Any
 
-from msgspec import structs
 from msgspec.structs import replace
 
 from webhook.catalog.kind import Kind, list_of, map_of, metadata_of, object_of
@@ -222,7 +221,7 @@ def read_pod(item: JsonObject) -> Pod | None:
     starts_vm = manifest.is_virt_launcher and not manifest.is_migration_target
     undecided = starts_vm and not {kubevirt.PROVISIONING_ANNOTATION, DECISION} & manifest.annotations.keys()
     marked = pin or undecided
-    return structs.replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
+    return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
 
 _POD = object_of(metadata=metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS)

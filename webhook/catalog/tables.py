@@ -8,7 +8,7 @@ from webhook.placement.objects.facts import Fact, Key, Node, VirtualMachineInsta
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
-TAINTED: Entry = ("taints", "")
+TAINTED = "taints"  # the name of a resource with an index has a slash
 
 
 class Table(Generic[F]):
@@ -75,7 +75,7 @@ class Nodes(Table[Node]):
         """Yield the extended resources, whose names have a prefix, and TAINTED."""
         yield from ((resource,) for resource in fact.allocatable or () if "/" in resource)
         if fact.taints:
-            yield TAINTED
+            yield (TAINTED,)
 
     def report(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
@@ -83,7 +83,7 @@ class Nodes(Table[Node]):
 
     def tainted(self) -> Collection[Node]:
         """List the nodes that have a taint."""
-        return self.indexed(*TAINTED)
+        return self.indexed(TAINTED)
 
 
 class Volumes(Table[Volume]):

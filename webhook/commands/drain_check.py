@@ -73,7 +73,7 @@ def site_of(statuses: Sequence[Status], inventory: Inventory, settings: Settings
         inventory.store.pods.values(),
         inventory.budgets.values(),
         inventory.volume_data(),
-        next((text(each, "spec", "configuration", "evictionStrategy") for each in inventory.kubevirts.values()), ""),
+        text(inventory.kubevirt, "spec", "configuration", "evictionStrategy"),
     )
 
 

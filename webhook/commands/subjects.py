@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import click
 from msgspec.structs import replace
 
-from webhook.catalog.inventory import seconds_since_creation
 from webhook.catalog.kinds import PODS, read_pod
 from webhook.commands.completion import not_found
 from webhook.commands.fleet_source import Fleet
@@ -75,6 +74,4 @@ def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
     key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
     new = Machine(*key, Manifest(pod, key[0]), strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
-    template, missing = inventory.next_pod(pod, key, settings)
-    age = seconds_since_creation(pod, inventory.store.taken_at)
-    return replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age)
+    return inventory.with_pod(replace(machine, pod=read_pod(pod)), pod, settings)
