@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from sides import ANTI_AFFINITY_NAMESPACE, REVIEW, TIMEOUT, Side
 
 from tests.support.accounts import LONGHORN
+from tests.support.client_hello import client_hello, records
 from tests.support.large_reviews import REQUIRED, large_review
 from tests.support.tls_records import handshake
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
@@ -39,7 +40,11 @@ HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: applicati
 MANY = 100  # requests per connection, or connections
 KEY_UPDATES = 20_000  # 0.5 MB of records
 ANNOUNCED_HELLO = b"\x16\x03\x01\x00\x06\x01" + (128 * 1024).to_bytes(3, "big") + b"\x03\x03"
-ATTACKER = "127.0.0.2"  # not the address of the load: the server's peers take turns
+UNKNOWN = range(0x3000, 0x3000 + 16_200)  # groups
+LARGE_HELLO = records(client_hello(UNKNOWN, [(group, b"x") for group in UNKNOWN[:6480]]))
+COSTLY_HELLO = records(client_hello([260], [(260, b"x" * 1024)]))
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]  # not those of the load: the server's peers take turns
+ATTACKER = ADDRESSES[0]
 NICENESS = 10  # of the attacking processes, which share a core with the load, whose delays are measured
 
 
@@ -180,6 +185,18 @@ def announce_client_hellos(side: Side) -> None:
         sock.recv(1)
 
 
+def send_hellos(hello: bytes, address: str, side: Side) -> None:
+    """Send a ClientHello over each of MANY connections, one after the other, and read what the server answers."""
+    parts = urlsplit(side.url)
+    for _ in range(MANY):
+        with (
+            suppress(OSError),
+            socket.create_connection((str(parts.hostname), int(parts.port or 0)), TIMEOUT, (address, 0)) as sock,
+        ):
+            sock.sendall(hello)
+            sock.recv(1000)
+
+
 def create_large_vms(side: Side) -> None:
     """Send reviews of made-up VMs with 5,000 labels: each once stayed in memory for 10 s."""
     review = json.loads(REVIEW.read_bytes())
@@ -209,13 +226,15 @@ ATTACKS: dict[str, list[Attack]] = {
     "600 costly reviews at once": 2 * [partial(send_over_many, 3 * MANY, partial(_body, "nested lists", COSTLY))],
     "80 MiB of costly reviews": 2 * [fill_the_queue],
     "announced ClientHellos": 2 * [announce_client_hellos],
+    "ClientHellos of 65 KB from eight addresses": [partial(send_hellos, LARGE_HELLO, each) for each in ADDRESSES],
+    "shares of ffdhe8192 from eight addresses": [partial(send_hellos, COSTLY_HELLO, each) for each in ADDRESSES],
     "reviews of large made-up VMs": 2 * [create_large_vms],
     "512 KiB of claims": 2 * [partial(send_a_large_review, "claims", REVIEW_LIMIT)],
     "small reviews with 60 to 90 terms": 2 * [partial(send_terms, 60)],
     "terms of share-managers": 2 * [partial(send_terms, 60, share_manager=True)],
     OTHER_PODS: 2 * [send_reviews],
     "terms with a charset": 8 * [partial(send_terms, 60, content_type="application/json; charset=utf-8")],
-    "terms from eight addresses": [partial(send_terms, 90, address=f"127.0.0.{number}") for number in range(2, 10)],
+    "terms from eight addresses": [partial(send_terms, 90, address=each) for each in ADDRESSES],
 }
 
 

@@ -1,19 +1,23 @@
-"""Search for the review that costs the most CPU: random pods within 512 KiB, of which the worst are kept and mutated.
+"""Search for the review, or with --handshakes the TLS handshake, that costs the most CPU in one turn.
 
-Each pod has the fields that a decision reads, with random numbers of items. The cost is the CPU time from the body to
-the response, without decoding the body. Beside it runs the review of a recorded VM, in the same cluster of 1,000 nodes.
+Reviews are random pods within 512 KiB, of which the worst are kept and mutated. Each pod has the fields that a decision
+reads, with random numbers of items. The cost is the CPU time from the body to the response, without decoding the body.
+Beside it runs the review of a recorded VM, in the same cluster of 1,000 nodes.
 """
 
 import copy
 import json
 import logging
 import random
+import ssl
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import click
 from decide import REVIEW, cluster
+from handshakes import search_handshakes
 from rich.console import Console
 from rich.table import Table
 
@@ -182,23 +186,33 @@ def outline(value: Any, depth: int = 4) -> str:
     return f"x{len(value)}" if isinstance(value, (dict, list)) else ""
 
 
+def report(title: str, baseline: float, rows: Iterable[tuple[float, int, str]]) -> None:
+    """Print rows of milliseconds, bytes and what was sent, beside the milliseconds of an ordinary one."""
+    table = Table(title=f"{title} takes {baseline:.2f} ms")
+    for heading in ("ms", "x", "KB", "sent"):
+        table.add_column(heading, justify="left" if heading == "sent" else "right", overflow="fold")
+    for cost, size, sent in rows:
+        table.add_row(f"{cost:.2f}", f"{cost / baseline:.0f}", f"{size / 1000:.0f}", sent)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
 @click.command()
 @click.option("--seconds", default=60.0, show_default=True, help="How long to search.")
 @click.option("--seed", default=0, show_default=True, help="The seed of the random numbers.")
+@click.option("--handshakes", is_flag=True, help="Search for the costliest handshake, on the OpenSSL of this Python.")
 @click.option("--save", type=click.File("wb"), help="A file for the body of the costliest review.")
-def main(seconds: float, seed: int, save: BinaryIO | None) -> None:
-    """Search for the costliest review, and print the worst five beside that of a recorded VM."""
+def main(seconds: float, seed: int, save: BinaryIO | None, *, handshakes: bool) -> None:
+    """Search for the costliest review or handshake, and print the worst beside an ordinary one."""
     logging.disable()
+    if handshakes:
+        baseline, turns = search_handshakes(seconds, seed)
+        report(f"CPU of one turn on {ssl.OPENSSL_VERSION}; a client of its library", baseline, turns[:8])
+        return
     costs = Costs()
-    recorded = REVIEW.read_bytes()
-    baseline = costs.lowest(recorded, 500)
+    baseline = costs.lowest(REVIEW.read_bytes(), 500)
     worst = search(costs, seconds, seed)
-    table = Table(title=f"CPU beside decoding; the recorded VM takes {baseline:.2f} ms")
-    for heading in ("ms", "x recorded", "KB", "pod"):
-        table.add_column(heading, justify="left" if heading == "pod" else "right", overflow="fold")
-    for cost, size, pod in worst[:5]:
-        table.add_row(f"{cost:.2f}", f"{cost / baseline:.0f}", f"{size / 1000:.0f}", outline(pod))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    rows = [(cost, size, outline(pod)) for cost, size, pod in worst[:5]]
+    report("CPU beside decoding; the recorded VM", baseline, rows)
     if save:
         save.write(costs.body(worst[0][2]))
 

@@ -3,7 +3,8 @@
 import json
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ import msgspec
 import pytest
 import urllib3
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
 from certs.authority import issue_ca, issue_leaf
@@ -278,6 +285,37 @@ def test_a_pod_reads_its_token_for_each_request(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "ca.crt").unlink()
     with pytest.raises(ClusterError, match=r"no cluster credentials: no kubeconfig: .*No such file"):
         pod_api("no kubeconfig", tmp_path)
+
+
+def _sign_old(name: str, key: PrivateKey, issuer: tuple[str, PrivateKey] | None = None) -> bytes:
+    """Return a certificate as old cluster installers made them: a CA has basic constraints only, a leaf a name only."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one)]) for one in (issuer[0] if issuer else name, name)]
+    now, serial = datetime.now(UTC), x509.random_serial_number()
+    builder = x509.CertificateBuilder(*names, key.public_key(), serial, now - timedelta(1), now + timedelta(1))
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    extension = address if issuer else x509.BasicConstraints(ca=True, path_length=None)
+    signed = builder.add_extension(extension, critical=False).sign(issuer[1] if issuer else key, SHA256())
+    return signed.public_bytes(Encoding.PEM)
+
+
+def test_a_cluster_ca_without_key_usage_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 and newer refuse it by default, kubelet and kubectl don't; `make test-image` runs this on 3.13."""
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "ca.crt").write_bytes(_sign_old("kubernetes", ca_key))
+    (tmp_path / "tls.pem").write_bytes(_sign_old("kube-apiserver", key, ("kubernetes", ca_key)) + pem)
+    (tmp_path / "token").write_text("token")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.pem")
+    with ApiServer(tls) as server:
+        config = yaml.safe_load(Path(file := server.kubeconfig(tmp_path)).read_text())
+        config["clusters"][0]["cluster"]["certificate-authority"] = str(tmp_path / "ca.crt")
+        Path(file).write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+        for cluster in ClusterClient.connect(file), ClusterClient(pod_api("no kubeconfig", tmp_path)):
+            assert list_pages(cluster, NODES) == [[]]
+            assert not cluster.api.pool.connection_pool_kw["ssl_context"].verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_a_token_file_is_read_for_each_request(server: ApiServer, tmp_path: Path) -> None:

@@ -39,6 +39,13 @@ def issue_client(
     return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), private)
 
 
+def small_certificate() -> bytes:
+    """Return a self-signed certificate of 230 bytes: OpenSSL's costliest one, by its bytes."""
+    key, name, now = ec.generate_private_key(ec.SECP256R1()), x509.Name([]), datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+
+
 def write_client(folder: Path, client: Issued, name: str = "client") -> tuple[Path, Path]:
     """Write a client's certificate and key, and return both paths."""
     files = folder / f"{name}.crt", folder / f"{name}.key"

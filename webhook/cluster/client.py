@@ -7,6 +7,7 @@ it doesn't import the library, which takes 0.4 s and 16 MB. The library's inform
 
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.util.ssl_ import create_urllib3_context
 
 from certs import ApiError
 from webhook import __version__
@@ -99,7 +101,20 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 def _make_pool(**options: Any) -> urllib3.PoolManager:
     # The caller decides when to retry.
-    return urllib3.PoolManager(retries=False, maxsize=POOL_SIZE, socket_options=KEEP_ALIVE, **options)
+    return _trusting_as_go(urllib3.PoolManager(retries=False, maxsize=POOL_SIZE, socket_options=KEEP_ALIVE, **options))
+
+
+def _trusting_as_go(pool: urllib3.PoolManager) -> urllib3.PoolManager:
+    """Accept the CAs that kubelet and kubectl accept, such as one without a key usage extension.
+
+    From Python 3.13 on, the default also sets VERIFY_X509_STRICT: https://github.com/kubernetes-client/python/issues/2394
+    """
+    options = pool.connection_pool_kw
+    context = create_urllib3_context(cert_reqs=options.get("cert_reqs"), verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
+    if not (options.get("ca_certs") or options.get("ca_cert_data")):
+        context.load_default_certs()
+    options["ssl_context"] = context
+    return pool
 
 
 class Api(Struct, frozen=True):
@@ -317,7 +332,7 @@ def _kubeconfig_api(files: str, context: str | None) -> Api:
         config.load_kube_config(files, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         if configuration.proxy and (user := urllib3.util.parse_url(configuration.proxy).auth):
             configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(user))
-        pool = client.rest.RESTClientObject(configuration).pool_manager
+        pool = _trusting_as_go(client.rest.RESTClientObject(configuration).pool_manager)
     except config.ConfigException as error:
         problem = _without_content(error)
     except ImportError:
