@@ -186,6 +186,13 @@ def test_master_and_worker_share_the_memory_of_their_modules(tmp_path):
         assert own_memory(server.process.pid) + own_memory(server.worker_pid()) < 75
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
+def test_a_server_whose_standard_error_is_closed_serves_and_gives_its_number_to_no_socket(tmp_path, closed):
+    with run_server(tmp_path, launcher=["sh", "-c", f'exec "$@" {closed}', "sh"]) as server:
+        assert server.review()["allowed"]
+        assert os.readlink(f"/proc/{server.process.pid}/fd/2") == os.devnull
+
+
 def test_a_server_that_does_not_start_prints_one_line(tmp_path):
     write_certificate_files(tmp_path / "tls")
     (tmp_path / "tls" / "tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)

@@ -31,7 +31,7 @@ from webhook.serving.telemetry.metrics import Metrics
 from webhook.serving.worker import Server
 
 PORT = click.IntRange(0, 65535)
-STDERR = 2
+STDOUT, STDERR = 1, 2
 
 
 def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
@@ -74,6 +74,18 @@ def certificate_of(bind: str, names: tuple[str, ...]) -> Iterator[tuple[ServingC
         controller = CertificateController(api, secret=secret, configuration=configuration, names=names, folder=folder)
         trusted = client_ca(given("client_ca_file")) if given("client_ca_file") else None
         yield ServingCertificate(folder, awaited=secret is not None, client_ca=trusted), controller
+
+
+def open_closed_outputs() -> None:
+    """Send an output that the caller has closed to /dev/null. Otherwise, a socket would get its number, and the log."""
+    for descriptor in STDOUT, STDERR:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != descriptor:  # a lower number was free, too
+                os.dup2(null, descriptor)
+                os.close(null)
 
 
 @click.command(short_help="run the webhook server")
@@ -143,7 +155,8 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
     names, settings, snapshots = tls_names(), read_settings(os.environ), given("snapshots")
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
-    faulthandler.enable()  # a crash in a library prints the frames of all threads, without values
+    open_closed_outputs()
+    faulthandler.enable(STDERR)  # a crash in a library prints the frames of all threads, without values
     log_stream, log_limit, uncaught_errors = LogStream(STDERR), LogLimit(), UncaughtErrors()
     uncaught_errors.install()
     log_handler = logs.configure(settings, log_stream, log_limit)

@@ -157,8 +157,9 @@ class Server(Struct, frozen=True):
         # Reference counting frees the objects of a decision, and collections find little. To scan 20,000 objects takes
         # 10 ms, and 2,000 connections have 80,000.
         gc.set_threshold(20_000, 2, 1000)
-        sys.stdout.write(ready_line)
-        sys.stdout.flush()
+        if sys.stdout:  # not if the caller closed it
+            sys.stdout.write(ready_line)
+            sys.stdout.flush()
 
     def options(self, https: int) -> dict[str, Any]:
         """Return gunicorn's settings. `https` is the file descriptor of the TLS listener."""
