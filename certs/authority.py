@@ -18,7 +18,8 @@ from msgspec import Struct
 
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
-BACKDATED = timedelta(hours=1)  # a client whose clock is behind would reject a certificate issued this minute
+# Certificates are valid from this long before their issue: a replica's clock may be ahead, an API server's behind.
+BACKDATED = timedelta(days=60)
 
 CA_NAME = "kubevirt-scheduler CA"
 LEAF_NAME = "kubevirt-scheduler"
@@ -122,6 +123,12 @@ def split(pem: bytes) -> tuple[bytes, ...]:
         return tuple(one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(pem))
     except _UNREADABLE:
         raise BadCertificate("contains no PEM certificate") from None
+
+
+def check_lifetime(certificate: Certificate, lifetime: timedelta) -> None:
+    """Raise BadCertificate for a certificate that lives longer than those issued here: a thief of the token made it."""
+    if certificate.not_after - certificate.not_before > lifetime + BACKDATED:
+        raise BadCertificate(f"a certificate lives longer than {lifetime.days} days, so the webhook did not issue it")
 
 
 def key_matches(issued: Issued) -> bool:

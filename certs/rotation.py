@@ -23,7 +23,16 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from certs.authority import BACKDATED, Certificate, issue_ca, issue_leaf, read, signed_by
+from certs.authority import (
+    BACKDATED,
+    CA_LIFETIME,
+    LEAF_LIFETIME,
+    Certificate,
+    issue_ca,
+    issue_leaf,
+    read,
+    signed_by,
+)
 from certs.secret import Bundle, RetiringCA
 
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
@@ -31,6 +40,9 @@ READ_BY_ALL = timedelta(seconds=60)  # until every replica has read the Secret, 
 # Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
 # up within 15 minutes, and could never be written again.
 MAX_RETIRING = 8
+# No leaf of a retiring CA lives longer, by any clock that certificates tolerate.
+LONGEST_RETIREMENT = LEAF_LIFETIME + BACKDATED
+CLOCK_TOLERANCE = timedelta(hours=1)  # between replicas
 SPREAD = timedelta(minutes=5)  # from the publication of a CA until it signs, so that every API server reads it
 
 Change = Callable[[Bundle, datetime], Bundle]
@@ -60,8 +72,8 @@ def observe(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) ->
     ca_bundle = bundle.ca_bundle()
     if not bundle.next_ca or published is None or any(one != ca_bundle for one in published):
         return replace(bundle, published=None)
-    # Tolerate an hour: otherwise a replica whose clock is slightly behind would start the wait again and again.
-    if bundle.published and bundle.published <= now + BACKDATED:
+    # Otherwise a replica whose clock is slightly behind would start the wait again and again.
+    if bundle.published and bundle.published <= now + CLOCK_TOLERANCE:
         return bundle
     return replace(bundle, published=now)
 
@@ -98,19 +110,18 @@ def _steps(bundle: Bundle, now: datetime, names: Sequence[str]) -> Iterator[Plan
     if missing := [name for name in names if name not in leaf.names]:
         yield PlannedStep(Step.RENEW, f"the certificate lacks {', '.join(missing)}", now)
     if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
-        yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", _renewal_time(leaf))
+        renewal = leaf.not_after - LEAF_LIFETIME / RENEWAL_DIVISOR
+        yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", renewal)
     for retired in bundle.retiring:
+        if retired.until > now + LONGEST_RETIREMENT:
+            yield PlannedStep(Step.DROP, "an old CA is trusted longer than any of its certificates can live", now)
         yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", retired.until)
     if not next_ca:
-        yield PlannedStep(Step.START, "a third of the CA's lifetime is left", _renewal_time(ca))
+        renewal = ca.not_after - CA_LIFETIME / RENEWAL_DIVISOR
+        yield PlannedStep(Step.START, "a third of the CA's lifetime is left", renewal)
     else:
         spread = (bundle.published or now) + SPREAD
         yield PlannedStep(Step.RENEW, "every API server has had time to read the next CA", spread)
-
-
-def _renewal_time(certificate: Certificate) -> datetime:
-    lifetime = certificate.not_after - certificate.not_before - BACKDATED
-    return certificate.not_after - lifetime / RENEWAL_DIVISOR
 
 
 def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
@@ -153,4 +164,4 @@ def _all_retired(bundle: Bundle) -> tuple[RetiringCA, ...]:
 
 
 def _unexpired(retiring: Iterable[RetiringCA], now: datetime) -> tuple[RetiringCA, ...]:
-    return tuple(one for one in retiring if one.until > now)
+    return tuple(one for one in retiring if now < one.until <= now + LONGEST_RETIREMENT)

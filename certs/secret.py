@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct
 
-from certs.authority import BadCertificate, Issued, key_matches, read_ca, signing_key, split
+from certs.authority import (
+    CA_LIFETIME,
+    LEAF_LIFETIME,
+    BadCertificate,
+    Issued,
+    check_lifetime,
+    key_matches,
+    read_ca,
+    signing_key,
+    split,
+)
+from certs.authority import read as read_certificate
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
@@ -135,11 +146,12 @@ def _encode(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
 def _decode(data: dict[str, bytes]) -> Bundle:
     state = msgspec.json.decode(data[STATE], type=_State)
     for one in state.retiring:
-        read_ca(one.certificate.encode())
+        check_lifetime(read_ca(one.certificate.encode()), CA_LIFETIME)
     next_ca = _ca((data[NEXT_CA],), data[NEXT_CA_KEY]) if NEXT_CA in data or NEXT_CA_KEY in data else None
     leaf = Issued(data[CERTIFICATE], data[KEY])
     if not key_matches(leaf):
         raise BadCertificate(f"{KEY} does not match {CERTIFICATE}")
+    check_lifetime(read_certificate(leaf.certificate), LEAF_LIFETIME)
     signing = _ca(split(data[CA]), data[CA_KEY])  # `ca.crt` contains all trusted CAs
     return Bundle(signing, leaf, next_ca, state.published, state.retiring)
 
@@ -148,7 +160,7 @@ def _ca(certificates: Iterable[bytes], key: bytes) -> Issued:
     """Find the CA that a key belongs to. Raises BadCertificate if there is none, or if the key can't sign."""
     for pair in (Issued(certificate, key) for certificate in certificates):
         if key_matches(pair):
-            read_ca(pair.certificate)
+            check_lifetime(read_ca(pair.certificate), CA_LIFETIME)
             signing_key(pair)
             return pair
     raise BadCertificate("the key of a CA does not match its certificate")

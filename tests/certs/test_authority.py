@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from certs.authority import (
+    BACKDATED,
     CA_LIFETIME,
     LEAF_LIFETIME,
     BadCertificate,
@@ -81,7 +82,7 @@ def test_a_client_that_trusts_the_ca_accepts_each_name_of_the_leaf_and_no_other(
 def test_the_validity_period_of_the_leaf_lies_within_that_of_its_ca(ca):
     for now in NOW - timedelta(minutes=30), NOW + timedelta(days=362), NOW + CA_LIFETIME - timedelta(seconds=1):
         leaf = issue_leaf(ca, NAMES, now)
-        assert load(leaf).not_valid_before_utc == max(now - timedelta(hours=1), load(ca).not_valid_before_utc)
+        assert load(leaf).not_valid_before_utc == max(now - BACKDATED, load(ca).not_valid_before_utc)
         assert load(leaf).not_valid_after_utc == min(now + LEAF_LIFETIME, load(ca).not_valid_after_utc)
     with pytest.raises(BadCertificate, match="expired"):
         issue_leaf(ca, NAMES, NOW + CA_LIFETIME)
@@ -109,7 +110,7 @@ def test_read_returns_the_fields_of_an_issued_certificate(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
     found, authority = read(leaf.certificate), read(ca.certificate)
     assert (found.subject, found.names, found.is_ca) == ("CN=kubevirt-scheduler", NAMES, False)
-    assert (found.not_before, found.not_after) == (NOW - timedelta(hours=1), NOW + LEAF_LIFETIME)
+    assert (found.not_before, found.not_after) == (NOW - BACKDATED, NOW + LEAF_LIFETIME)
     assert found.fingerprint == load(leaf).fingerprint(SHA256()).hex()
     assert (authority.subject, authority.names, authority.is_ca) == ("CN=kubevirt-scheduler CA", (), True)
 

@@ -32,8 +32,9 @@ from tests.support.fake_certificate_cluster import (
     NAMESPACE,
     SECRET_PATH,
     FakeCertificateCluster,
+    secret,
 )
-from tests.support.fake_clock import CertificateClock
+from tests.support.fake_clock import START, CertificateClock
 from tests.support.log_capture import capture_logs
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -65,6 +66,26 @@ def new_controller(api, clock, tmp_path):
         )
 
     return make
+
+
+def test_replicas_whose_clocks_differ_by_weeks_share_certificates_that_are_valid_for_both(api, tmp_path):
+    """Each replaced the other's: ten certificates in 30 s, of which API servers accepted one in ten."""
+    replicas = []
+    for number, ahead in enumerate((0 * DAY, 21 * DAY)):
+        (folder := tmp_path / str(number)).mkdir()
+        clock = CertificateClock(START + ahead)
+        options = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "names": NAMES, "folder": folder}
+        replicas.append((CertificateController(api, **options, now=clock), clock))
+    for first, second in permutations(replicas):
+        api.put(SECRET_PATH, secret())
+        issued = set()
+        for _ in range(100):
+            for controller, clock in first, second:
+                controller.run_pass()
+                clock.advance(3 * SECOND)
+                issued.add(content(controller))
+                assert all(read(content(controller)).is_valid(clock()) for _, clock in replicas)
+        assert len(issued) <= 2, "they replace each other's certificates"
 
 
 @pytest.fixture

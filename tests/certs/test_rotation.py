@@ -22,7 +22,7 @@ SETTLED = Bundle(CA, issue_leaf(CA, NAMES, START))
 WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
 PUBLISHED = replace(WITH_NEXT_CA, published=START)
 WITH_RETIRING_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate.decode(), START + DAY),))
-# A CA with a lifetime of 11 days: a third is left after seven days, and its leaf expires with it.
+# A CA with a lifetime of 11 days: less than a third of a year is left, and its leaf expires with it.
 SHORT_CA = issue_ca(START, 11 * DAY)
 LEAF_ENDS_WITH_CA = Bundle(SHORT_CA, issue_leaf(SHORT_CA, NAMES, START))
 
@@ -42,12 +42,13 @@ ONE_NAME_MORE = (*NAMES, "other.kubevirt-scheduler.svc")
 FUTURE_CA = issue_ca(START + 400 * DAY)
 EXPIRED_NEXT_CA = replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY))
 FUTURE = Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY))
-FUTURE_LEAF = with_leaf_issued_at(START + 2 * HOUR)
+FUTURE_LEAF = with_leaf_issued_at(START + 61 * DAY)
 LEAF_OF_ANOTHER_CA = with_leaf_issued_at(START, OTHER)
 NEW_LEAF = with_leaf_issued_at(CA_RENEWAL_TIME)
 LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
 CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
-SHORT_CA_RENEWAL_TIME = START + 11 * DAY * 2 / 3
+SHORT_CA_RENEWAL_TIME = START + 11 * DAY - 365 * DAY / 3
+HIDDEN_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate.decode(), START + 91 * DAY),))
 
 A_THIRD = "a third of the certificate's lifetime is left"
 SPREAD_IS_OVER = "every API server has had time to read the next CA"
@@ -65,6 +66,7 @@ TABLE = {
     "next CA is published": (PUBLISHED, {"now": LATER}, "renew", SIGN_TIME, SPREAD_IS_OVER),
     "next CA has expired": (EXPIRED_NEXT_CA, {"now": LEAF_END}, "start", LEAF_END, "the next CA has expired"),
     "leaf is due before": (WITH_NEXT_CA, {"now": RENEWAL_TIME}, "renew", RENEWAL_TIME, A_THIRD),
+    "an old CA is hidden": (HIDDEN_CA, {}, "drop", START, "is trusted longer than any of its certificates can live"),
     "an old CA is left": (WITH_RETIRING_CA, {}, "drop", START + DAY, "certificate of the old CA has expired"),
     # Unexpected states.
     "CA is not yet valid": (FUTURE, {}, "start", START, "the CA is not valid yet: the clock was set back"),
@@ -124,21 +126,25 @@ def start_over_at(now):
     return apply_step(Step.START, replace(FUTURE, retiring=ROTATING.retiring), now, NAMES)
 
 
+# No leaf of a CA of the future is valid now, and nobody can tell when the last one expires.
 @pytest.mark.parametrize(
-    ("change", "old", "until"),
-    [(start_over_at, FUTURE_CA, START + 430 * DAY), (drop_old_at, CA, START + MINUTE)],
+    ("change", "retiring"),
+    [(start_over_at, {OLD: START + DAY}), (drop_old_at, {OLD: START + MINUTE, CA: START + MINUTE})],
     ids=["start over", "drop old"],
 )
-def test_a_new_ca_signs_at_once_and_the_old_ca_retires_with_its_leaf_or_within_a_minute(change, old, until):
+def test_a_new_ca_signs_at_once_and_the_old_ca_retires_within_a_minute_or_never_signed(change, retiring):
     result = change(START)
     assert leaf_is_signed(result)
     assert result.authority not in (CA, OTHER, FUTURE_CA)
     assert (result.next_ca, result.published) == (None, None)
-    assert result.retiring == (
-        RetiringCA(OLD.certificate.decode(), min(START + DAY, until)),
-        RetiringCA(old.certificate.decode(), until),
-    )
+    assert result.retiring == tuple(RetiringCA(ca.certificate.decode(), until) for ca, until in retiring.items())
     assert leaf_names(result) == NAMES
+
+
+def test_no_step_keeps_a_ca_that_somebody_has_hidden_among_the_retiring_ones():
+    """A thief of the token could have certificates of his own trusted until 2099."""
+    for bundle in HIDDEN_CA, apply_step(Step.START, HIDDEN_CA, START):
+        assert OLD.certificate not in apply_step(Step.DROP, bundle, START).ca_bundle()
 
 
 @pytest.mark.parametrize("what", [Step.START, Step.RENEW])

@@ -123,6 +123,23 @@ DAMAGED = {
 }
 
 
+CENTURY_CA = issue_ca(START, timedelta(days=36500))
+TOO_LONG = {
+    "a CA": (Bundle(CENTURY_CA, issue_leaf(CENTURY_CA, NAMES, START)), 365),
+    "a next CA": (replace(SETTLED, next_ca=CENTURY_CA), 365),
+    "a retiring CA": (replace(SETTLED, retiring=(RetiringCA(CENTURY_CA.certificate.decode(), START),)), 365),
+    "a leaf": (Bundle(CA, issue_leaf(CA, NAMES, START, timedelta(days=31))), 30),
+}
+
+
+@pytest.mark.parametrize(("bundle", "days"), TOO_LONG.values(), ids=TOO_LONG)
+def test_a_certificate_that_lives_longer_than_those_of_the_webhook_is_reported_as_damage(bundle, days):
+    """A thief of the token could have it trusted for a century."""
+    result = read(stored(bundle))
+    assert result.cause is Cause.DAMAGED
+    assert f"lives longer than {days} days, so the webhook did not issue it" in str(result)
+
+
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(("field", "value", "message"), DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_field_is_reported_but_its_content_is_not_quoted(field, value, message):

@@ -192,6 +192,10 @@ CASES: dict[Case, dict[int, list[Series]]] = {
         1: [{metric("certificate_unusable"): "1x60"}],
         0: [{metric("certificate_unusable"): "0x60"}],
     },
+    ("CertificateFails", "clock-differs", "warning", "30m"): {
+        1: [{metric("clock_ahead_seconds"): "-400x60"}],
+        0: [{metric("clock_ahead_seconds"): "200x60"}],
+    },
     ("CertificateFails", "client-ca-unusable", "warning", "30m"): {
         1: [{metric("client_ca_unusable"): "1x60"}],
         0: [{metric("client_ca_unusable"): "0x60"}],

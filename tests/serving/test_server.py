@@ -190,7 +190,19 @@ def test_master_and_worker_share_the_memory_of_their_modules(tmp_path):
 def test_a_server_whose_standard_error_is_closed_serves_and_gives_its_number_to_no_socket(tmp_path, closed):
     with run_server(tmp_path, launcher=["sh", "-c", f'exec "$@" {closed}', "sh"]) as server:
         assert server.review()["allowed"]
-        assert os.readlink(f"/proc/{server.process.pid}/fd/2") == os.devnull
+        assert Path(f"/proc/{server.process.pid}/fd/2").readlink() == Path(os.devnull)
+
+
+def test_a_replica_whose_clock_is_wrong_reports_it_and_stays_ready(tmp_path):
+    with ApiServer() as api:
+        api.seconds_ahead = -21 * 86400
+        with run_server(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path)) as server:
+            status, page = server.probe("/readyz?verbose")
+            assert (status, server.review()["allowed"]) == (200, True)
+            assert json.loads(page)["problems"]["clock"].endswith(
+                " s ahead of the API server's; synchronize the clocks of both nodes"
+            )
+            assert server.metric("clock_ahead_seconds") == pytest.approx(21 * 86400, abs=60)
 
 
 def test_a_server_that_does_not_start_prints_one_line(tmp_path):

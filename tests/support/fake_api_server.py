@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -155,6 +156,7 @@ class ApiServer:
         self.requests: list[ReceivedRequest] = []
         self.missing: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
+        self.seconds_ahead = 0.0  # by which its clock differs from this machine's
         self.closing = threading.Event()
         self._objects: defaultdict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._history: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -377,6 +379,9 @@ class Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(sent)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.server.api.seconds_ahead)
 
     def begin(self) -> None:
         self.send_response(200)

@@ -27,6 +27,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from certs import ApiError
 from webhook import __version__
 from webhook.catalog.kind import JSON, T, decode_json
+from webhook.cluster.server_clock import ServerClock
 from webhook.placement.objects.fields import JsonObject, mapping, text
 
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
@@ -135,6 +136,7 @@ class ClusterClient(Struct, frozen=True):
     name: str = ""  # the kubeconfig's context; empty in a pod
     groups: tuple[str, ...] = ()  # of that user
     sleep: Callable[[float], object] = time.sleep
+    clock: ServerClock = field(default_factory=ServerClock)
 
     def impersonating(self, user: str, groups: tuple[str, ...] = ()) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
@@ -269,6 +271,7 @@ class ClusterClient(Struct, frozen=True):
             raise ClusterError(0, f"{method} {path}: {type(error).__name__}: {error}") from None
         except _REQUEST_ERRORS as error:  # others may quote the token, or a timeout that differs each time
             raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
+        self.clock.observe(response.headers.get("Date"))
         if response.status >= 400:
             raise ClusterError(response.status, _error_message(response) or f"{method} {path}: {response.reason}")
         return response

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from certs.authority import BadCertificate, canonical_names
 from certs.controller import CertificateController
 from certs.files import UnusableCertificate
 from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.cluster.backend import LiveBackend, from_snapshot
+from webhook.cluster.server_clock import ServerClock
 from webhook.commands.options import connect, given, kept_option, live_options, namespace_and_name, snapshot_option
 from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
@@ -34,9 +36,12 @@ PORT = click.IntRange(0, 65535)
 STDOUT, STDERR = 1, 2
 
 
-def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
+def certificate_problems(
+    certificate: ServingCertificate, controller: CertificateController, clock: ServerClock
+) -> dict[str, str]:
     """Return the certificate problems that don't stop the server, by component. Empty if there are none."""
     problems = {"serving certificate": certificate.problem, "certificates": controller.problem}
+    problems["clock"] = clock.problem()
     problems["client CA"] = certificate.client_ca.problem if certificate.client_ca else ""
     return {component: problem for component, problem in problems.items() if problem}
 
@@ -59,7 +64,9 @@ def tls_names() -> tuple[str, ...]:
 
 
 @contextmanager
-def certificate_of(bind: str, names: tuple[str, ...]) -> Iterator[tuple[ServingCertificate, CertificateController]]:
+def certificate_of(
+    bind: str, names: tuple[str, ...], clock: ServerClock
+) -> Iterator[tuple[ServingCertificate, CertificateController]]:
     """Provide the serving certificate and its controller. Raises UnusableCertificate.
 
     A self-signed certificate is valid for the address `bind`, too.
@@ -70,8 +77,10 @@ def certificate_of(bind: str, names: tuple[str, ...]) -> Iterator[tuple[ServingC
         addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
         found = self_signed_folder(addresses, datetime.now(UTC))
     with found as folder:
-        api: Any = connect() if secret or configuration else None
-        controller = CertificateController(api, secret=secret, configuration=configuration, names=names, folder=folder)
+        api: Any = replace(connect(), clock=clock) if secret or configuration else None
+        controller = CertificateController(
+            api, secret=secret, configuration=configuration, names=names, folder=folder, now=clock.now
+        )
         trusted = client_ca(given("client_ca_file")) if given("client_ca_file") else None
         yield ServingCertificate(folder, awaited=secret is not None, client_ca=trusted), controller
 
@@ -162,10 +171,11 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
     log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
     metrics.add(partial(log_metrics, log_stream, log_limit, uncaught_errors))
+    clock = ServerClock()
     if snapshots:
         backend = from_snapshot(snapshot.read(snapshots)[0].store, settings)
     else:
-        live_backend = LiveBackend(connect(), settings, lease)
+        live_backend = LiveBackend(replace(connect(), clock=clock), settings, lease)
         metrics.add(partial(cluster_metrics, live_backend))
         metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
         backend = live_backend.backend()
@@ -175,11 +185,11 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.
             https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
-            certificate, controller = stack.enter_context(certificate_of(bind, names))
-            metrics.add(partial(certificate_metrics, certificate, controller))
+            certificate, controller = stack.enter_context(certificate_of(bind, names, clock))
+            metrics.add(partial(certificate_metrics, certificate, controller, clock))
 
             def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
-                problems = partial(certificate_problems, certificate, controller)
+                problems = partial(certificate_problems, certificate, controller, clock)
                 respond = probe_port(metrics, backend.caches, problems, not_ready_reason, stalled_seconds)
                 return RequestHandler(respond, body_limit=0)
 

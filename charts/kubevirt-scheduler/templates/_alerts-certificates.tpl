@@ -37,7 +37,7 @@
 {{- /* A replica fails 6 times in 30 s if the API server is down, and 27 times in 15 minutes if the API server doesn't respond, because a pass then
   takes 10 s. A conflict is normal: another replica wrote first. */}}
 {{- $failures := printf "max by (cause) (increase(kubevirt_scheduler_certificate_failures_total{%s,cause!=\"conflict\"}[15m])) > 20" $of }}
-{{- $causes := list "unusable" (printf "max by (pod) (kubevirt_scheduler_certificate_unusable{%s}) > 0" $of) }}
+{{- $causes := list "unusable" (printf "max by (pod) (kubevirt_scheduler_certificate_unusable{%s}) > 0" $of) "clock-differs" (printf "max by (pod) (abs(kubevirt_scheduler_clock_ahead_seconds{%s})) > 300" $of) }}
 {{- if $clientCA }}
 {{- $causes = concat $causes (list "client-ca-unusable" (printf "max by (pod) (kubevirt_scheduler_client_ca_unusable{%s}) > 0" $of)) }}
 {{- end }}
@@ -57,7 +57,7 @@
     summary: The webhook can't maintain or use a certificate ({{ `{{ $labels.cause }}{{ with $labels.pod }}, {{ . }}{{ end }}` }}).
     description: >-
       The current certificate stays in use. `unusable`{{ if $clientCA }} and `client-ca-unusable`{{ end }}: new files have a problem that
-      /readyz?verbose of the pod names.
+      /readyz?verbose of the pod names. `clock-differs`: the clock of the pod's node and the API server's differ by more than five minutes.
       {{- if ne .Values.certificates.source "cert-manager" }} `ca-bundle-overwritten`: another program repeatedly overwrites the caBundle, and calls
       fail until the webhook repairs it. Any other cause: passes fail, and the runbook has a remedy for each.{{ end }}
 {{- if $self }}
@@ -69,6 +69,6 @@
     severity: critical
   annotations:
     summary: The webhook issues its certificate repeatedly ({{ `{{ $labels.cause }}, {{ $labels.step }}` }}).
-    description: Calls fail until the API server trusts the newest CA. Look for a node whose clock is wrong by weeks, and for another writer of the Secret.
+    description: Calls fail until the API server trusts the newest CA. Look for another writer of the Secret.
 {{- end }}
 {{- end }}

@@ -1,7 +1,6 @@
 """The metrics that are read at each scrape: caches, fleet, event loop, log and certificates."""
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from prometheus_client.core import Metric
 
@@ -11,6 +10,7 @@ from certs.secret import Cause
 from certs.serving import ServingCertificate
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.fleet_counts import Counts
+from webhook.cluster.server_clock import ServerClock
 from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
 from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream, UncaughtErrors
@@ -85,10 +85,13 @@ def log_metrics(log_stream: LogStream, limit: LogLimit, errors: UncaughtErrors) 
     yield counter("uncaught_errors", "Errors that ended a background thread. The log has each.", errors.count)
 
 
-def certificate_metrics(certificate: ServingCertificate, controller: CertificateController) -> Families:
+def certificate_metrics(
+    certificate: ServingCertificate, controller: CertificateController, clock: ServerClock
+) -> Families:
     """Yield the state of the serving certificate and the counters of its controller."""
-    now = datetime.now(UTC)
-    left = {which: (end - now).total_seconds() for which, end in certificate.expiry_times().items()}
+    text = "Seconds by which this replica's clock is ahead of the API server's; negative if it is behind."
+    yield gauge("clock_ahead_seconds", text, clock.seconds_ahead)
+    left = {which: (end - clock.now()).total_seconds() for which, end in certificate.expiry_times().items()}
     yield gauge("certificate_expiry_seconds", "Seconds until a served certificate expires.", left, "certificate")
     text = "Whether newer certificate files can't be served. /readyz?verbose gives the cause."
     yield gauge("certificate_unusable", text, bool(certificate.problem))
