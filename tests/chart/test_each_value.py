@@ -32,6 +32,7 @@ CONTEXTS: dict[str, Object] = {
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
     "recolocate.args": {"recolocate": {"schedule": "0 2 * * *"}},
     "recolocate.deadlineSeconds": {"recolocate": {"schedule": "0 2 * * *"}},
+    "recolocate.timeZone": {"recolocate": {"schedule": "0 2 * * *"}},
 }
 # The schema, and values that differ from the defaults.
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

@@ -363,6 +363,40 @@ def test_the_account_may_only_create_its_own_events(thief: Thief) -> None:
     other_source = {"source": {"component": "kubelet"}}
     for changes in {"reportingComponent": "kubelet"}, {"reportingComponent": ""}, other_source, about_a_pod:
         assert denial(thief.events_policy, OWN_EVENTS) in thief.refusal("POST", EVENTS, event(**changes))
+    elsewhere = event(involvedObject=event()["involvedObject"] | {"namespace": "kube-system"})
+    elsewhere["metadata"]["namespace"] = "kube-system"
+    assert OWN_EVENTS in thief.refusal("POST", "/api/v1/namespaces/kube-system/events", elsewhere)
+
+
+def test_the_account_may_not_fill_etcd_with_events(thief: Thief) -> None:
+    """30 Events of 1.4 MB in 10 s took 42 MB, for an hour."""
+    about = event()["involvedObject"]
+    thief.request("POST", EVENTS, event(message="x" * 1024))
+    for changes in (
+        {"message": "x" * 1025},
+        {"message": "é" * 600},
+        {"related": {"kind": "Node", "name": NODE}},
+        {"action": "Evict"},
+        {"series": {"count": 2}},
+        {"source": {"component": "kubevirt-scheduler", "host": "x" * 1000}},
+        {"involvedObject": about | {"fieldPath": "spec"}},
+        {"involvedObject": about | {"name": "x" * 254}},
+        {"reason": "x" * 129},
+        {"reportingInstance": "x" * 129},
+    ):
+        message = "The webhook may write only Events with the fields that it needs"
+        assert denial(thief.events_policy, message) in thief.refusal("POST", EVENTS, event(**changes)), changes
+
+
+def test_the_account_may_not_raise_the_transitions_of_its_lease_by_more_than_one(thief: Thief) -> None:
+    lease = thief.request("GET", thief.release.lease)
+    for transitions, is_allowed in ((2, False), (1, True), (3, False), (2, True)):
+        body = lease | {"spec": {"holderIdentity": "a", "leaseTransitions": transitions}}
+        if is_allowed:
+            lease = thief.request("PUT", thief.release.lease, body)
+        else:
+            message = denial(thief.objects_policy, "The webhook may raise leaseTransitions only by one.")
+            assert message in thief.refusal("PUT", thief.release.lease, body)
 
 
 # --- annotations ---

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from tests.support.helm_chart import NAME, NAMESPACE, Object, find_one, render
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
 from webhook.commands.recolocate.command import recolocate
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
@@ -17,6 +20,30 @@ NIGHTLY: Object = {"recolocate": {"schedule": "0 2 * * *"}}
 def nightly() -> dict[str, Object]:
     """What `recolocate.schedule` creates, by kind."""
     return {each["kind"]: each for each in render(NIGHTLY) if each["metadata"]["name"] == ROLE}
+
+
+# Options that make no sense in a CronJob.
+EXCLUDED = {
+    "--yes",
+    "--output",
+    "-o",
+    "--restart-list",
+    "--snapshot",
+    "--kubeconfig",
+    "--context",
+    "--as",
+    "--as-group",
+}
+
+
+def test_the_schema_accepts_the_options_of_the_command_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = schema["properties"]["recolocate"]["properties"]["args"]["items"]["pattern"]
+    context = recolocate.make_context("recolocate", [])
+    names = {name for param in recolocate.get_params(context) for name in param.opts if name.startswith("-")}
+    names -= {"--help", "-h"}
+    assert {name for name in names if not re.search(pattern, name)} == EXCLUDED
+    assert not re.search(pattern, "--maximum=5")
 
 
 def test_the_role_is_off_by_default_and_bound_to_nobody() -> None:

@@ -68,6 +68,31 @@ def test_a_replica_waits_for_the_whole_duration_whatever_times_the_lease_names(
     assert second.leads()
 
 
+def test_the_lease_counts_its_leaders_and_keeps_nothing_that_another_client_wrote(
+    server: ApiServer, clock: FakeClock
+) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    transitions = []
+    for leader in first, first, second, second, first:
+        leader.step()
+        clock.now += LEASE_DURATION
+        leader.step()
+        spec = stored(server)["spec"]
+        assert spec["holderIdentity"] == leader.identity
+        assert spec["acquireTime"] <= spec["renewTime"]
+        transitions.append(spec["leaseTransitions"])
+    assert transitions == [0, 0, 1, 1, 2]
+    forged = {"acquireTime": "2099-01-01T00:00:00.000000Z", "preferredHolder": "thief", "leaseTransitions": 2**31 - 1}
+    server.put(stored(server) | {"spec": spec | forged})
+    first.step()
+    assert stored(server)["spec"]["acquireTime"] == spec["acquireTime"]
+    assert "preferredHolder" not in stored(server)["spec"]
+    second.step()
+    clock.now += LEASE_DURATION
+    second.step()
+    assert stored(server)["spec"]["leaseTransitions"] == 0  # the API server accepts no number above 2**31 - 1
+
+
 def test_a_leader_that_can_not_renew_stops_before_another_replica_starts(server: ApiServer, clock: FakeClock) -> None:
     assert RENEW_DEADLINE + DELETE_TIMEOUT < LEASE_DURATION  # so a request that it has just sent ends before, too
     first = replica(server, clock)

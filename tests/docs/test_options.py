@@ -9,6 +9,7 @@ import click
 from tests.docs.test_commands import rows
 from tests.support.command_line import all_commands
 from tests.support.paths import DOCS
+from webhook.catalog.kinds import kinds
 from webhook.cli import COMMANDS
 from webhook.cluster.live_catalog import GUARDING
 from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachineInstance, Volume
@@ -35,6 +36,12 @@ def test_the_kinds_whose_stale_caches_prevent_pins_are_documented() -> None:
     for page in "reasons.md", "doctor.md":
         text = " ".join((DOCS / "reference" / page).read_text().split())
         assert "update of claims, PVs, ShareManagers, nodes, pods or VMIs for" in text
+
+
+def test_the_number_of_watched_kinds_is_documented() -> None:
+    words = {10: "ten", 11: "eleven", 12: "twelve"}
+    number = words[len(kinds("longhorn-system"))]
+    assert f"each replica lists and watches {number} kinds" in (DOCS / "explanation/figures.md").read_text()
 
 
 def test_each_reason_is_documented_and_no_other() -> None:

@@ -17,6 +17,7 @@ from webhook.placement.objects.fields import mapping, text
 # RENEW_DEADLINE, so that a request that it has just sent ends before another replica leads.
 LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL = 15, 10.0, 2.0
 REQUEST_TIMEOUT = 3.0  # seconds
+MAX_TRANSITIONS = 2**31  # the API server accepts no larger number
 
 log = logging.getLogger("webhook.election")
 
@@ -35,6 +36,7 @@ class Election:
         self.identity = f"{os.uname().nodename}_{uuid4()}"
         self._cluster, self._clock = cluster, clock
         self._leads_until = float("-inf")
+        self._acquired = ""  # when this replica became the leader, by its wall clock
         self._observed: Any = None
         self._observed_at = float("-inf")
         self._last_error = ""
@@ -81,6 +83,17 @@ class Election:
             self._leads_until = float("-inf")
             return
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        mine = {"holderIdentity": self.identity, "leaseDurationSeconds": LEASE_DURATION, "renewTime": now}
-        self._cluster.send("PUT", self._path, lease | {"spec": spec | mine}, REQUEST_TIMEOUT)
+        transitions = spec.get("leaseTransitions")
+        transitions = transitions if isinstance(transitions, int) else 0
+        if holder != self.identity or not self._acquired:
+            self._acquired, transitions = now, transitions + bool(holder)
+        # Nothing else stays of what another client wrote. `kubectl describe lease` shows a leader that changes often.
+        mine = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": LEASE_DURATION,
+            "acquireTime": self._acquired,
+            "renewTime": now,
+            "leaseTransitions": transitions % MAX_TRANSITIONS,
+        }
+        self._cluster.send("PUT", self._path, lease | {"spec": mine}, REQUEST_TIMEOUT)
         self._leads_until = started + RENEW_DEADLINE

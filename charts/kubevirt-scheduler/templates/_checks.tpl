@@ -72,6 +72,9 @@
 {{- define "kubevirt-scheduler.checks.images" -}}
 {{- range $where, $image := dict "image" .Values.image }}
   {{- $repository := default "" $image.repository }}
+  {{- if contains "://" $repository }}
+    {{- fail (printf "%s.repository: %q has a scheme, and the name of an image has none. Remove everything up to `//`." $where $repository) }}
+  {{- end }}
   {{- if regexMatch "[:@][^/]*$" $repository }}
     {{- fail (printf "%s.repository: %q ends in a tag or a digest. Remove it there, and set %s.tag." $where $repository $where) }}
   {{- end }}
