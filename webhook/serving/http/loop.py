@@ -30,8 +30,8 @@ QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer rout
 POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
 STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
-# Of the connections. OpenSSL takes 50 KB for a handshake, and 175 KB if the first 4 bytes of a ClientHello announce the
-# largest one that it accepts, so handshakes take at most 90 MB.
+# Of the connections. OpenSSL takes 50 KB for a handshake, besides the 16 KiB that a client may send, so handshakes take
+# at most 35 MB.
 MAX_HANDSHAKES = 512
 MAX_BUFFERED = 32 * 1024 * 1024  # bytes of unfinished requests and unread responses, over all connections
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
