@@ -84,7 +84,8 @@ def built_image(tree: Path, folder: Path) -> Iterator[Image]:
         environment = _buildah(store)
         dockerfile = f"FROM scratch\nADD {archive.name} /\n"
         call(["buildah", "build", "--tag", BASE, "--file=-", str(archive.parent)], environment, dockerfile)
-        variables = [f"IMAGE={NAME}", f"BASE={BASE}", "ENGINES=buildah", f"IMAGE_ARGS={_mounts(store)}"]
+        volumes = " ".join(f"--volume={file}:{target}:ro" for target, file in index_files(store).items())
+        variables = [f"IMAGE={NAME}", f"BASE={BASE}", "ENGINES=buildah", f"IMAGE_ARGS={volumes}"]
         call(["make", f"--directory={tree}", "image", *variables], environment)
         config = json.loads(call(["buildah", "inspect", "--type=image", NAME], environment))["OCIv1"]["config"]
         container = call(["buildah", "from", "--pull-never", NAME], environment).strip()
@@ -119,16 +120,16 @@ def _buildah(store: Path) -> dict[str, str]:
     return others | {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(store)}
 
 
-def _mounts(store: Path) -> str:
-    """Return the build options that mount this machine's CA certificates and its pip settings for the index."""
+def index_files(folder: Path) -> dict[str, str]:
+    """Return this machine's CA certificates, and a file with its pip settings for the index, by their mount points."""
     settings = _pip_settings()
     bundle = settings.get("cert") or ssl.get_default_verify_paths().cafile or CERTIFICATES
     chosen = {key: settings[key] for key in INDEX_SETTINGS if key in settings} | {"cert": CERTIFICATES}
-    file = store / "pip.conf"
+    file = folder / "pip.conf"
     file.touch(mode=0o600)  # the index URL may contain a password
     lines = [f"{key} = {value}".replace("\n", "\n  ") for key, value in chosen.items()]
     file.write_text("\n".join(["[global]", *lines, ""]))
-    return f"--volume={bundle}:{CERTIFICATES}:ro --volume={file}:{PIP_CONF}:ro"
+    return {CERTIFICATES: str(bundle), PIP_CONF: str(file)}
 
 
 def _pip_settings() -> dict[str, str]:
