@@ -114,13 +114,6 @@ def test_the_split_into_records_changes_neither_the_verdict_nor_a_byte(messages,
     assert passed is None or split.startswith(passed)
 
 
-@pytest.mark.parametrize("flight", [flight for flights in REFUSED.values() for flight in flights], ids=lambda _: "")
-def test_no_turn_of_a_hello_costs_5_ms(tmp_path, flight):
-    write_certificate_files(tmp_path)
-    context = load_context(tmp_path)
-    assert min(costliest_turn(context, flight) for _ in range(5)) < LONGEST_TURN
-
-
 def test_many_groups_shares_and_client_certificates_cost_no_turn_5_ms(tmp_path):
     write_certificate_files(tmp_path)
     ca, context = issue_ca(datetime.now(UTC)), load_context(tmp_path)
