@@ -79,6 +79,15 @@ def add_devices(scenario: Scenario, node: str) -> Object:
     return {"resources": {DEVICE: "1"}}
 
 
+def declare_feature(scenario: Scenario, node: str) -> Object:
+    """Let each other node declare a feature, and return a container that needs it."""
+    for other in scenario.node_names:
+        features = ["RestartAllContainersOnContainerExits"] if other != node else []
+        scenario.plane.request("PATCH", f"/api/v1/nodes/{other}/status", {"status": {"declaredFeatures": features}})
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+    return {"container": {"restartPolicy": "Never", "restartPolicyRules": [rule]}}
+
+
 # What makes the node infeasible and returns fields of the VM's pod, the decision's reason, and the scheduler's message.
 # First what only such a pod needs, then what any VM lacks on the node.
 CHANGES: list[tuple[Callable[[Scenario, str], Object], str, str]] = [
@@ -87,7 +96,8 @@ CHANGES: list[tuple[Callable[[Scenario, str], Object], str, str]] = [
 ]
 if not build.is_oldest():  # Kubernetes 1.30 has no extended resources of devices, and counts an overhead once
     CHANGES.insert(0, (add_devices, "Unjudged", "cannot allocate all claims"))
-    CHANGES.insert(2, (fill_with_overhead, "NodeFull", "Insufficient cpu"))
+    CHANGES.insert(0, (declare_feature, "Unjudged", "didn't match Pod's required features"))
+    CHANGES.insert(3, (fill_with_overhead, "NodeFull", "Insufficient cpu"))
 
 
 def test_a_vm_runs_elsewhere_if_the_scheduler_rejects_it_on_the_node(scenario: Scenario, plane: ControlPlane) -> None:
@@ -114,6 +124,7 @@ def pod_with(scenario: Scenario, fields: Object, opt_in: str | None = "true") ->
     pod = scenario.vm_pod("vm", "disk1", opt_in=opt_in)
     pod["spec"]["volumes"] += fields.get("volumes", [])
     resources = pod["spec"]["containers"][0]["resources"]
+    pod["spec"]["containers"][0] |= fields.get("container", {})
     for kind in "requests", "limits":
         resources[kind] = resources.get(kind, {}) | fields.get("resources", {})
     return pod

@@ -143,6 +143,8 @@ def test_a_csi_driver_that_limits_its_volumes_on_the_node_or_is_missing_there_is
 
 
 CONTAINER_WITH_HOST_PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
+RESTARTED_TOGETHER = [{"name": "c", "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}]
+BIND_MOUNTED = [{"name": "c", "volumeMounts": [{"name": "v"}, {"name": "w", "bindMountOptions": ["noexec"]}]}]
 
 
 ARCH_TERM = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
@@ -155,7 +157,15 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
+        # Features that only some nodes declare: NodeDeclaredFeatures.
+        ({"hostNetwork": True, "hostUsers": False}, "spec.hostUsers"),
+        ({"containers": RESTARTED_TOGETHER}, "spec.containers[].restartPolicyRules[].action"),
+        ({"initContainers": BIND_MOUNTED}, "spec.initContainers[].volumeMounts[].bindMountOptions"),
         # These can't leave the pod Pending.
+        ({"hostNetwork": True}, ""),
+        ({"hostUsers": False}, ""),
+        ({"containers": [{"name": "c", "restartPolicyRules": [{"action": "Restart"}]}]}, ""),
+        ({"containers": [{"name": "c", "volumeMounts": [{"name": "v", "bindMountOptions": []}]}]}, ""),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, ""),
         ({"topologySpreadConstraints": None, "resourceClaims": None}, ""),
         ({"resourceClaims": []}, ""),

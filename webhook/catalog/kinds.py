@@ -180,7 +180,7 @@ CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, re
 # Pods
 
 _RESOURCES = map_of("requests limits")
-_CONTAINERS = list_of("name image restartPolicy", resources=_RESOURCES, ports=list_of("hostPort"))
+_CONTAINER: dict[str, Any] = {"resources": _RESOURCES, "ports": list_of("hostPort")}
 _CONTAINER_STATUSES = list_of("name allocatedResources", resources=_RESOURCES)
 _PVC = map_of("claimName hotpluggable")
 _VOLUMES = list_of(
@@ -192,13 +192,19 @@ _VOLUMES = list_of(
 # Where a pod or a VMI may run.
 _CONSTRAINTS = "affinity nodeSelector tolerations topologySpreadConstraints schedulerName resourceClaims"
 
-# In a bookmark, `containers` is null.
-POD_SPEC = map_of(
-    f"{_CONSTRAINTS} nodeName overhead priority schedulingGates",
-    containers=_CONTAINERS,
-    initContainers=_CONTAINERS,
-    resources=_RESOURCES,
-    volumes=_VOLUMES,
+
+def _pod_spec(names: str = "", **of_container: Any) -> Any:
+    fields = f"{_CONSTRAINTS} nodeName overhead priority schedulingGates {names}"
+    containers = list_of("name image restartPolicy", **_CONTAINER, **of_container)
+    # In a bookmark, `containers` is null.
+    return map_of(fields, containers=containers, initContainers=containers, resources=_RESOURCES, volumes=_VOLUMES)
+
+
+# Of a pod that is being created, also what only its guard reads.
+NEW_POD_SPEC = _pod_spec(
+    "hostNetwork hostUsers",
+    restartPolicyRules=list_of("action"),
+    volumeMounts=list_of("bindMountOptions"),
 )
 _POD_STATUS = map_of(
     "phase nominatedNodeName allocatedResources",
@@ -224,7 +230,7 @@ def read_pod(item: JsonObject) -> Pod | None:
     return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
 
-_POD = object_of(metadata=metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS)
+_POD = object_of(metadata=metadata_of(**OWNED), spec=_pod_spec(), status=_POD_STATUS)
 PODS = Kind(
     "v1", "Pod", _POD, facts.Pod, read_pod, query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 )

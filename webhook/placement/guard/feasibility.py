@@ -131,6 +131,15 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
+# Fields of the items in a list of a container, each with a value that the scheduler evaluates; None for any value.
+_ITEM_FIELDS = (
+    ("ports", "hostPort", None),
+    # Only some nodes declare these features: kube-scheduler, plugin NodeDeclaredFeatures.
+    ("restartPolicyRules", "action", "RestartAllContainers"),
+    ("volumeMounts", "bindMountOptions", None),
+)
+
+
 def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
     spec = manifest.spec
     constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
@@ -142,8 +151,12 @@ def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
         yield "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
         for container in mappings(spec, kind):
-            if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
-                yield f"{kind}[].ports[].hostPort"
+            for name, field, value in _ITEM_FIELDS:
+                values = [item.get(field) for item in mappings(container, name)] if name in container else ()
+                if value in values if value else any(values):
+                    yield f"{kind}[].{name}[].{field}"
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:  # another declared feature
+        yield "hostUsers"
     if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
         yield "schedulingGates"
 
