@@ -161,3 +161,19 @@ def test_a_vm_that_another_webhook_changed_after_its_pin_runs_elsewhere(scenario
         pod = scenario.create(scenario.vm_pod("vm1", "disk1"))
     assert reason_of(scenario.get(pod)) == "NodeFull"
     assert scenario.wait_running(pod) != node
+
+
+def test_a_vm_runs_on_its_native_architecture_if_its_storage_is_on_another_one(scenario: Scenario) -> None:
+    (emulating,) = scenario.add_nodes(1, "arm64", labels={"kubernetes.io/arch": "arm64"})
+    _, node = scenario.add_attached_volume()
+    assert node == emulating
+    scenario.add_nodes(1)
+    vm = scenario.vm_pod("vm1", "disk1")
+    # With the feature gate CrossArchitectureVirtualization, KubeVirt replaces the node selector with a preference.
+    architecture = vm["spec"]["nodeSelector"].pop("kubernetes.io/arch", "amd64")
+    expressions = [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]
+    native = [{"weight": 100, "preference": {"matchExpressions": expressions}}]
+    vm["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = native
+    pod = scenario.create(vm)
+    assert reason_of(scenario.get(pod)) == "NodeMismatch"
+    assert scenario.wait_running(pod) != emulating

@@ -34,7 +34,7 @@ from tests.support.builders import (
 from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import GUARD_REASONS, first_failed_check
+from webhook.placement.guard.feasibility import ARCHITECTURE, GUARD_REASONS, first_failed_check
 from webhook.placement.injector import decide
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Outcome, Reason
@@ -201,6 +201,34 @@ def test_a_vm_whose_last_two_starts_failed_prefers_other_nodes(failures: int | N
     # No VM's failures count for a pod that runs none.
     follower = share_manager_pod(annotations={"kubevirt.io/domain": "vm1"})
     assert decision_for(follower, volume(), virt_launcher("vm", node="node-a"), node(), *failed).reason == "CoScheduled"
+
+
+def preferring(weight: int, *architectures: str) -> Object:
+    expression = {"key": ARCHITECTURE, "operator": "In", "values": list(architectures)}
+    term = {"weight": weight, "preference": {"matchExpressions": [expression]}}
+    return {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchExpressions": SSD}}, term]}}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("state", ["running", "starting"])
+@pytest.mark.parametrize("mode", ["required", "preferred"])
+def test_no_term_names_a_node_where_kubevirt_would_emulate_the_vm(mode: str, state: str, full: bool) -> None:
+    starting = [share_manager(state="starting"), virt_launcher("vm0", node="node-a")]
+    cluster = [claim(), volume(), *(starting if state == "starting" else [share_manager_pod(node="node-a")])]
+    foreign = node(labels={ARCHITECTURE: "arm64"}, allocatable={"cpu": "0" if full else "9", "pods": "9"})
+    annotations = {"kubevirt-scheduler/co-schedule-mode": mode}
+    vm = virt_launcher(annotations=annotations, affinity=preferring(100, "amd64"), requests={"cpu": "1"})
+    injection = injection_for(vm, *cluster, foreign)
+    decision = injection.decision
+    assert (decision.outcome, decision.reason, decision.avoids) == (Outcome.UNCHANGED, Reason.NODE_MISMATCH, False)
+    assert "has architecture arm64, and the pod prefers its native one, so no node affinity is added" in decision.message
+    assert "nodeAffinity" not in str(injection.patch)
+    for native in (node(labels={ARCHITECTURE: "amd64"}), node()):
+        assert decision_for(vm, *cluster, native).outcome is not Outcome.UNCHANGED
+    for other in (preferring(99, "amd64"), preferring(100, "amd64", "arm64")):
+        decision = decision_for(virt_launcher(annotations=annotations, affinity=other), *cluster, foreign)
+        assert decision.outcome is not Outcome.UNCHANGED
+    assert decision_for(vm, *cluster, foreign, node_guard=False).outcome is not Outcome.UNCHANGED
 
 
 HOTPLUGGABLE = [

@@ -192,10 +192,11 @@ def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     avoids = False
     if problem := obstacle or contested:
         reason = problem.reason
-        no_node = reason is Reason.NODE_NOT_FOUND
-        repelled = contested or (settings.node_guard and feasibility.first_failed_check(candidate, feasibility.UNSEEN))
-        avoids = bool(repelled) and not no_node
-        outcome = Outcome.UNCHANGED if avoids or no_node else Outcome.PREFERRED
+        unseen = feasibility.first_failed_check(candidate, feasibility.UNSEEN) if settings.node_guard else None
+        is_emulated = unseen is not None and unseen.reason is Reason.NODE_MISMATCH
+        no_term = is_emulated or reason is Reason.NODE_NOT_FOUND
+        avoids = bool(contested or unseen) and not no_term
+        outcome = Outcome.UNCHANGED if avoids or no_term else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, avoids=avoids, contested=bool(contested))
     else:
         reason = Reason.CO_SCHEDULED
