@@ -112,6 +112,7 @@ CLAIMS = [
         metadata={"uid": "uid-of-disk1"},
     ),
     claim("iso", modes=["ReadOnlyMany"]),
+    with_parts(claim("old"), metadata={"annotations": {"volume.beta.kubernetes.io/storage-class": "longhorn-rwx"}}),
 ]
 ZONES = {key: f"value-{number}" for number, key in enumerate(TOPOLOGY_LABELS)}
 VOLUMES = [

@@ -53,6 +53,9 @@ def _limited_name(name: str) -> str:
 
 # Claims and their volumes
 
+# The annotation that Kubernetes still reads before the field: `GetPersistentVolumeClaimClass`.
+OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+
 
 def read_claim(item: JsonObject) -> facts.Claim:
     """Extract the facts of a PersistentVolumeClaim."""
@@ -66,7 +69,7 @@ def read_claim(item: JsonObject) -> facts.Claim:
         shared,
         state_of=text(item, "metadata", "labels", kubevirt.STATE_CLAIM_LABEL),
         block=text(item, "spec", "volumeMode") == "Block",
-        storage_class=text(item, "spec", "storageClassName"),
+        storage_class=text(item, "metadata", "annotations", OLD_CLASS) or text(item, "spec", "storageClassName"),
         uid=text(item, "metadata", "uid"),
         phase=text(item, "status", "phase"),
         size=_size(item),
@@ -81,7 +84,7 @@ def _size(claim: JsonObject) -> int:
 
 
 _CLAIM = object_of(
-    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL)),
+    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL), annotations=map_of(OLD_CLASS)),
     spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
     status=map_of("phase"),
 )
@@ -365,10 +368,6 @@ _TOOL_KINDS = (
             status=map_of("observedKubeVirtVersion"),
         ),
     ),
-    *(
-        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-        for name in READ_SETTINGS
-    ),
     Kind("policy/v1", "PodDisruptionBudget", object_of(spec=map_of("selector"), status=map_of("disruptionsAllowed"))),
     Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
     # Instance types, preferences, and the revisions of both.
@@ -383,8 +382,12 @@ _TOOL_KINDS = (
         query={"labelSelector": NAME_LABEL},
     ),
 )
-# Where the data of a volume is: `fleet.volumes` reads both.
-_DATA_KINDS = (
+_LONGHORN_KINDS = (
+    *(
+        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
+        for name in READ_SETTINGS
+    ),
+    # Where the data of a volume is: `fleet.volumes` reads both.
     Kind(LONGHORN, "Volume", object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID"))),
     Kind(LONGHORN, "Replica", object_of(spec=map_of("volumeName nodeID failedAt healthyAt"))),
 )
@@ -392,7 +395,7 @@ _DATA_KINDS = (
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
-    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _DATA_KINDS))
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _LONGHORN_KINDS))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
