@@ -33,7 +33,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.catalog.kind import Kind
-from webhook.catalog.kinds import kinds
+from webhook.catalog.kinds import IN_TREE_DRIVERS, kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 MINUTE = "2026-08-01T12:00:00Z"
@@ -121,6 +121,7 @@ VOLUMES = [
         spec={"claimRef": {"namespace": "team", "name": "disk1", "uid": "uid-of-disk1"}},
     ),
     volume("local", driver="local.csi"),
+    *(with_parts(volume(kind, driver=""), spec={kind: {}}) for kind in IN_TREE_DRIVERS),
 ]
 TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
 NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]

@@ -21,6 +21,7 @@ from tests.support.json_server import JsonServer
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.scenario import HOSTNAME, Scenario, reason_of
 from tests.support.webhook_process import REGISTRATIONS
+from webhook.catalog.kinds import LONGHORN_DRIVER
 
 pytestmark = pytest.mark.controlplane
 
@@ -118,6 +119,43 @@ def test_a_vm_runs_elsewhere_if_the_scheduler_rejects_it_on_the_node(scenario: S
         guarded = scenario.create(vm)
         assert scenario.wait_running(guarded) != node
         assert reason_of(scenario.get(guarded)) == reason
+
+
+@contextmanager
+def limited_driver(scenario: Scenario, full: str) -> Iterator[None]:
+    """Let the CSI driver of an in-tree type allow no volume on the node `full`, and any number on the others."""
+    migrated = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+    path = f"{STORAGE}/csinodes"
+    for node in scenario.node_names:
+        limit = {"allocatable": {"count": 0}} if node == full else {}
+        drivers = [{"name": LONGHORN_DRIVER, "nodeID": node}, {"name": "ebs.csi.aws.com", "nodeID": node} | limit]
+        csi_node = {"metadata": {"name": node, "annotations": migrated}, "spec": {"drivers": drivers}}
+        scenario.plane.request("POST", path, csi_node)
+    try:
+        yield
+    finally:
+        for node in scenario.node_names:
+            scenario.plane.request("DELETE", f"{path}/{node}")
+
+
+def test_a_vm_runs_elsewhere_if_the_node_takes_no_more_volumes_of_an_in_tree_type(scenario: Scenario) -> None:
+    scenario.add_nodes(2)
+    _, node = scenario.add_attached_volume()
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    name, size = f"{scenario.namespace}-ebs", {"storage": "1Gi"}
+    claimed = {"claimRef": {"namespace": scenario.namespace, "name": "data"}}
+    pv = common | claimed | {"awsElasticBlockStore": {"volumeID": "vol-1"}, "capacity": size}
+    scenario.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": pv})
+    pvc = common | {"volumeName": name, "resources": {"requests": size}}
+    scenario.plane.request("POST", scenario.claims, {"metadata": {"name": "data"}, "spec": pvc})
+    scenario.wait_bound("data")
+    with limited_driver(scenario, node):
+        scenario.plane.wait(lambda: "ebs.csi.aws.com" in scenario.decision("disk1", "data"), 20, "a known CSINode")
+        scenario.wait_rejected(node, scenario.vm_pod("probe", "disk1", "data", opt_in=None))
+        pod = scenario.create(scenario.vm_pod("vm1", "disk1", "data"))
+        assert reason_of(scenario.get(pod)) == "Unjudged"
+        assert scenario.wait_running(pod) != node
+    scenario.plane.request("DELETE", f"{VOLUMES}/{name}")
 
 
 def pod_with(scenario: Scenario, fields: Object, opt_in: str | None = "true") -> Object:

@@ -31,6 +31,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
+from webhook.catalog.kinds import IN_TREE_DRIVERS
 from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
@@ -139,7 +140,19 @@ def test_a_csi_driver_that_limits_its_volumes_on_the_node_or_is_missing_there_is
     ):
         cluster = [*disks, volume("data", driver=driver), node()]
         assert decision_for(vm, *cluster, csi_node(**drivers)).reason is expected
-        assert decision_for(vm, *cluster, csi_node("node-b", **drivers)).reason is Reason.CO_SCHEDULED
+        # The kubelet of the node has not created its CSINode yet, so it has no driver.
+        assert decision_for(vm, *cluster, csi_node("node-b", **drivers)).reason is Reason.UNJUDGED
+        assert decision_for(vm, *cluster).reason is Reason.CO_SCHEDULED  # CSINodes are unknown
+
+
+@pytest.mark.parametrize(("kind", "driver"), IN_TREE_DRIVERS.items(), ids=IN_TREE_DRIVERS)
+def test_a_pv_of_an_in_tree_type_counts_like_one_of_its_csi_driver(kind: str, driver: str) -> None:
+    vm, disks = virt_launcher(claims=["disk1", "data"]), [*storage(), claim("data", modes=["ReadWriteOnce"]), node()]
+    in_tree = volume("data")
+    del in_tree["spec"]["csi"]
+    in_tree["spec"][kind] = {"volumeID": "any"}
+    for limit, expected in ((25, Reason.UNJUDGED), (None, Reason.CO_SCHEDULED)):
+        assert decision_for(vm, *disks, in_tree, csi_node(**LONGHORN | {driver: limit})).reason is expected
 
 
 CONTAINER_WITH_HOST_PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]

@@ -92,17 +92,29 @@ CLAIMS = Kind("v1", "PersistentVolumeClaim", _CLAIM, facts.Claim, read_claim)
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
+# The CSI drivers that serve the PVs of in-tree types, which keep their type: `inTreePlugins` in csi-translation-lib, as
+# far as the scheduler's plugin NodeVolumeLimits counts them.
+IN_TREE_DRIVERS = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+}
+
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 def read_volume(item: JsonObject) -> facts.Volume:
     """Extract the facts of a PersistentVolume."""
-    csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
+    spec = mapping(item, "spec")
+    csi, claim = mapping(spec, "csi"), mapping(spec, "claimRef")
+    migrated = next((driver for kind, driver in IN_TREE_DRIVERS.items() if spec.get(kind) is not None), "")
     is_longhorn = csi.get("driver") == LONGHORN_DRIVER
     handle = text(csi, "volumeHandle") if is_longhorn else ""
     parameters = mapping(csi, "volumeAttributes") if is_longhorn else {}
-    affinity = mapping(item, "spec", "nodeAffinity").get("required")
+    affinity = mapping(spec, "nodeAffinity").get("required")
     return facts.Volume(
         text(item, "metadata", "name"),
         handle,
@@ -111,7 +123,7 @@ def read_volume(item: JsonObject) -> facts.Volume:
         migratable=parameters.get("migratable") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
         zones=_zones(mapping(item, "metadata", "labels")),
-        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver"),  # one string for all PVs
+        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver") or migrated,  # one string for all PVs
     )
 
 
@@ -127,6 +139,7 @@ _VOLUME = object_of(
         "nodeAffinity",
         csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable")),
         claimRef=map_of("namespace name uid"),
+        **dict.fromkeys(IN_TREE_DRIVERS, map_of()),
     ),
 )
 VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
