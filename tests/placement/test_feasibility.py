@@ -101,6 +101,7 @@ def test_a_toleration_matches_a_taint_as_in_the_scheduler(toleration: Object, to
 SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
 LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
+EAST_SSD = volume(labels={ZONE: "east"}, required=SSD_ONLY)
 IN_EAST, IN_EAST_BETA = (volume(labels={key: "east"}) for key in (ZONE, "failure-domain.beta.kubernetes.io/zone"))
 NAMING_NODE_B = {"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]}
 VOLUMES = {
@@ -111,6 +112,11 @@ VOLUMES = {
     "a node without zone and region": ([IN_EAST], node(), None),
     "a node with only a region": ([IN_EAST], node(labels={BETA_REGION: "r"}), Reason.VOLUME_MISMATCH),
     "the old label of a zone": ([IN_EAST_BETA], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH),
+    "another zone, beside a node affinity that matches": (
+        [EAST_SSD],
+        node(labels={ZONE: "west", "disk": "ssd"}),
+        Reason.VOLUME_MISMATCH,
+    ),
     "one of two zones": ([volume(labels={ZONE: "west__ east"})], node(labels={ZONE: "east"}), None),
     "an invalid label": ([volume(labels={ZONE: "a__"})], node(labels={ZONE: "east"}), None),
 }
@@ -192,6 +198,20 @@ def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Ob
     unjudged = Outcome.PREFERRED, Reason.UNJUDGED
     assert (decision.outcome, decision.reason) == (unjudged if field else (Outcome.PINNED, Reason.CO_SCHEDULED))
     assert field in decision.message
+
+
+def test_a_claim_that_only_names_a_pv_is_unjudged() -> None:
+    """Its user wrote the name. The scheduler's VolumeBinding may need another node for it."""
+    vm, names = virt_launcher(claims=["disk1", "data"]), claim("data", modes=["ReadWriteOnce"])
+    pending = names | {"status": {"phase": "Pending"}}
+    others = volume("data", namespace="other", driver="local")
+    for disk, pv, expected in (
+        (pending, [], Reason.UNJUDGED),
+        (names, [others], Reason.UNJUDGED),
+        (names, [], Reason.CO_SCHEDULED),
+        (pending, [volume("data", driver="local")], Reason.CO_SCHEDULED),
+    ):
+        assert decision_for(vm, *storage(), disk, *pv, node()).reason is expected
 
 
 def test_checks_run_in_the_order_of_the_reasons() -> None:
