@@ -254,7 +254,9 @@ def test_no_term_names_a_node_where_kubevirt_would_emulate_the_vm(mode: str, sta
     injection = injection_for(vm, *cluster, foreign)
     decision = injection.decision
     assert (decision.outcome, decision.reason, decision.avoids) == (Outcome.UNCHANGED, Reason.NODE_MISMATCH, False)
-    assert "has architecture arm64, and the pod prefers its native one, so no node affinity is added" in decision.message
+    assert (
+        "has architecture arm64, and the pod prefers its native one, so no node affinity is added" in decision.message
+    )
     assert "nodeAffinity" not in str(injection.patch)
     for native in (node(labels={ARCHITECTURE: "amd64"}), node()):
         assert decision_for(vm, *cluster, native).outcome is not Outcome.UNCHANGED

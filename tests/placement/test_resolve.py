@@ -431,9 +431,9 @@ def test_a_namespace_full_of_pods_that_mount_the_claims_costs_a_review_little(st
 
     def count_pods(namespace: str, claim: str) -> Iterator[Pod]:
         nonlocal asked
-        for pod in mounting_pods(namespace, claim):
+        for each in mounting_pods(namespace, claim):
             asked += 1
-            yield pod
+            yield each
 
     store.mounting_pods = count_pods
     resolve_all(Manifest(virt_launcher(claims=names, labels=same_vmi), "default"), store, Settings())

@@ -37,9 +37,9 @@ def inject(file: Path, output: str) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
-    and objects of other kinds unchanged. Those in FILE count as if they were in the cluster; a claim or a node that
-    the cluster has stays as it is. The command changes nothing in the cluster. Without a snapshot, it reads the objects that the decision needs from the
-    cluster of the kubeconfig.
+    and objects of other kinds unchanged. The objects of FILE count as if they were in the cluster; a claim or a node
+    that the cluster has stays as it is. The command changes nothing in the cluster. Without a snapshot, it reads the
+    objects that the decision needs from the cluster of the kubeconfig.
 
     \b
     Examples:

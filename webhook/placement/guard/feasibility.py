@@ -94,9 +94,10 @@ def _node_mismatch(candidate: Candidate) -> str | None:
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
     required = candidate.manifest.required_node_affinity
-    if isinstance(required, dict) and not has_too_many_terms(required):
-        if not node_matches(required, node.name, node.labels, spend):
-            return NODE_AFFINITY_MISMATCH
+    if isinstance(required, dict) and not (
+        has_too_many_terms(required) or node_matches(required, node.name, node.labels, spend)
+    ):
+        return NODE_AFFINITY_MISMATCH
     return _emulated(candidate)
 
 
@@ -168,7 +169,8 @@ def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
         for container in mappings(spec, kind):
             for name, field, value in _ITEM_FIELDS:
                 values = [item.get(field) for item in mappings(container, name)] if name in container else ()
-                if value in values if value else any(values):
+                is_set = value in values if value else any(values)
+                if is_set:
                     yield f"{kind}[].{name}[].{field}"
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:  # another declared feature
         yield "hostUsers"
