@@ -33,7 +33,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.catalog.kind import Kind
-from webhook.catalog.kinds import kinds
+from webhook.catalog.kinds import IN_TREE_DRIVERS, kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 MINUTE = "2026-08-01T12:00:00Z"
@@ -112,6 +112,7 @@ CLAIMS = [
         metadata={"uid": "uid-of-disk1"},
     ),
     claim("iso", modes=["ReadOnlyMany"]),
+    with_parts(claim("old"), metadata={"annotations": {"volume.beta.kubernetes.io/storage-class": "longhorn-rwx"}}),
 ]
 ZONES = {key: f"value-{number}" for number, key in enumerate(TOPOLOGY_LABELS)}
 VOLUMES = [
@@ -120,6 +121,7 @@ VOLUMES = [
         spec={"claimRef": {"namespace": "team", "name": "disk1", "uid": "uid-of-disk1"}},
     ),
     volume("local", driver="local.csi"),
+    *(with_parts(volume(kind, driver=""), spec={kind: {}}) for kind in IN_TREE_DRIVERS),
 ]
 TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
 NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]

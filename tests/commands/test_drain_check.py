@@ -18,7 +18,8 @@ from webhook.placement.settings import Settings
 
 LIVE = {"evictionStrategy": "LiveMigrate"}
 API = {"kind": "Setting", "apiVersion": "longhorn.io/v1beta2"}
-VERSION: Object = API | {"metadata": {"name": "current-longhorn-version"}, "value": "v1.11.3"}
+IN_LONGHORN = {"name": "current-longhorn-version", "namespace": "longhorn-system"}
+VERSION: Object = API | {"metadata": IN_LONGHORN, "value": "v1.11.3"}
 BUDGET: Object = {
     "apiVersion": "policy/v1",
     "kind": "PodDisruptionBudget",

@@ -20,7 +20,7 @@ from tests.support.builders import (
     node,
     pod,
     request,
-    share_manager,
+    share_manager_pod,
     storage,
     virt_launcher,
     volume,
@@ -114,7 +114,7 @@ def test_json_output_is_always_a_list(run: RunInject, tmp_path: Path) -> None:
 
 MODES: Object = {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem"}
 DATA_VOLUME: Object = {"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": {"name": "new"}}
-SERVED = [claim("new"), volume("new"), share_manager("vol-new")]
+SERVED = [claim("new"), volume("new"), share_manager_pod("vol-new", node="node-a")]
 # The objects of a file besides a VM that mounts the claim `new`, the spec of its DataVolume, and why it has no node.
 MANIFESTS: dict[str, tuple[list[Object], Object, Reason | None]] = {
     "no claim": ([], {}, Reason.CLAIM_NOT_FOUND),
@@ -133,8 +133,48 @@ def test_the_objects_of_the_file_count(run: RunInject, tmp_path: Path, case: str
     objects, data_volume, reason = MANIFESTS[case]
     built = vm(volumes=[{"name": "a", "dataVolume": {"name": "new"}}])
     built["spec"]["dataVolumeTemplates"] = [{"metadata": {"name": "new"}, "spec": data_volume}]
-    (decided,) = json_output(run(write_yaml(tmp_path, built, *objects), "-o", "json"))
+    decided, *_ = json_output(run(write_yaml(tmp_path, built, *objects), "-o", "json"))
     assert [each["reason"] for each in decided["decision"]["claims"]] == [reason]
+
+
+@pytest.mark.parametrize(("scope", "namespace"), [("Machine", "default"), ("MachineCluster", None)])
+def test_a_vm_uses_the_instance_type_and_the_preference_of_its_file(
+    run: RunInject, tmp_path: Path, scope: str, namespace: str | None
+) -> None:
+    """People keep both beside their VMs in git. The answer was "not found"."""
+    specs = {"Instancetype": {"nodeSelector": {"size": "large"}}, "Preference": {"preferredArchitecture": "arm64"}}
+    built, objects = vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]), []
+    for kind, spec in specs.items():
+        described = {"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": f"Virtual{scope}{kind}", "spec": spec}
+        objects.append(described | {"metadata": {"name": "large"} | ({"namespace": namespace} if namespace else {})})
+        built["spec"][kind.lower()] = {"kind": described["kind"], "name": "large"}
+    for order in ([built, *objects], [*objects, built]):
+        (found,) = [each for each in yaml_output(run(write_yaml(tmp_path, *order))) if each["kind"] == "Pod"]
+        assert {"size": "large", "kubernetes.io/arch": "arm64"}.items() <= found["spec"]["nodeSelector"].items()
+
+
+def test_a_vm_uses_the_controller_revision_of_its_file(run: RunInject, tmp_path: Path) -> None:
+    built = vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}])
+    built["spec"]["instancetype"] = {"name": "large", "revisionName": "large-v1"}
+    revision = {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {"name": "large-v1", "namespace": "default"},
+        "data": {"spec": {"nodeSelector": {"size": "large"}}},
+    }
+    found, _ = yaml_output(run(write_yaml(tmp_path, built, revision)))
+    assert found["spec"]["nodeSelector"]["size"] == "large"
+
+
+def test_a_hotpluggable_disk_of_a_vm_in_the_file_counts(run: RunInject, tmp_path: Path) -> None:
+    """The webhook knows the VM, and its virt-launcher pod doesn't mount the claim."""
+    hotpluggable = {"name": "b", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
+    built = vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}, hotpluggable])
+    elsewhere = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}
+    data = [claim("data", modes=["ReadWriteOnce"]), volume("data", driver="local", required=elsewhere)]
+    objects = [node(labels={"kubevirt.io/schedulable": "true", "zone": "a"}), *data]
+    (decided,) = json_output(run(write_yaml(tmp_path, built, *objects), "-o", "json"))
+    assert decided["decision"]["reason"] == Reason.VOLUME_MISMATCH
 
 
 def test_an_object_of_the_cluster_counts_instead_of_the_same_one_in_the_file(run: RunInject, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.support.json_server import JsonServer
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.scenario import HOSTNAME, Scenario, reason_of
 from tests.support.webhook_process import REGISTRATIONS
+from webhook.catalog.kinds import LONGHORN_DRIVER
 
 pytestmark = pytest.mark.controlplane
 
@@ -79,6 +80,15 @@ def add_devices(scenario: Scenario, node: str) -> Object:
     return {"resources": {DEVICE: "1"}}
 
 
+def declare_feature(scenario: Scenario, node: str) -> Object:
+    """Let each other node declare a feature, and return a container that needs it."""
+    for other in scenario.node_names:
+        features = ["RestartAllContainersOnContainerExits"] if other != node else []
+        scenario.plane.request("PATCH", f"/api/v1/nodes/{other}/status", {"status": {"declaredFeatures": features}})
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+    return {"container": {"restartPolicy": "Never", "restartPolicyRules": [rule]}}
+
+
 # What makes the node infeasible and returns fields of the VM's pod, the decision's reason, and the scheduler's message.
 # First what only such a pod needs, then what any VM lacks on the node.
 CHANGES: list[tuple[Callable[[Scenario, str], Object], str, str]] = [
@@ -87,7 +97,8 @@ CHANGES: list[tuple[Callable[[Scenario, str], Object], str, str]] = [
 ]
 if not build.is_oldest():  # Kubernetes 1.30 has no extended resources of devices, and counts an overhead once
     CHANGES.insert(0, (add_devices, "Unjudged", "cannot allocate all claims"))
-    CHANGES.insert(2, (fill_with_overhead, "NodeFull", "Insufficient cpu"))
+    CHANGES.insert(0, (declare_feature, "Unjudged", "didn't match Pod's required features"))
+    CHANGES.insert(3, (fill_with_overhead, "NodeFull", "Insufficient cpu"))
 
 
 def test_a_vm_runs_elsewhere_if_the_scheduler_rejects_it_on_the_node(scenario: Scenario, plane: ControlPlane) -> None:
@@ -110,10 +121,48 @@ def test_a_vm_runs_elsewhere_if_the_scheduler_rejects_it_on_the_node(scenario: S
         assert reason_of(scenario.get(guarded)) == reason
 
 
+@contextmanager
+def limited_driver(scenario: Scenario, full: str) -> Iterator[None]:
+    """Let the CSI driver of an in-tree type allow no volume on the node `full`, and any number on the others."""
+    migrated = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+    path = f"{STORAGE}/csinodes"
+    for node in scenario.node_names:
+        limit = {"allocatable": {"count": 0}} if node == full else {}
+        drivers = [{"name": LONGHORN_DRIVER, "nodeID": node}, {"name": "ebs.csi.aws.com", "nodeID": node} | limit]
+        csi_node = {"metadata": {"name": node, "annotations": migrated}, "spec": {"drivers": drivers}}
+        scenario.plane.request("POST", path, csi_node)
+    try:
+        yield
+    finally:
+        for node in scenario.node_names:
+            scenario.plane.request("DELETE", f"{path}/{node}")
+
+
+def test_a_vm_runs_elsewhere_if_the_node_takes_no_more_volumes_of_an_in_tree_type(scenario: Scenario) -> None:
+    scenario.add_nodes(2)
+    _, node = scenario.add_attached_volume()
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    name, size = f"{scenario.namespace}-ebs", {"storage": "1Gi"}
+    claimed = {"claimRef": {"namespace": scenario.namespace, "name": "data"}}
+    pv = common | claimed | {"awsElasticBlockStore": {"volumeID": "vol-1"}, "capacity": size}
+    scenario.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": pv})
+    pvc = common | {"volumeName": name, "resources": {"requests": size}}
+    scenario.plane.request("POST", scenario.claims, {"metadata": {"name": "data"}, "spec": pvc})
+    scenario.wait_bound("data")
+    with limited_driver(scenario, node):
+        scenario.plane.wait(lambda: "ebs.csi.aws.com" in scenario.decision("disk1", "data"), 20, "a known CSINode")
+        scenario.wait_rejected(node, scenario.vm_pod("probe", "disk1", "data", opt_in=None))
+        pod = scenario.create(scenario.vm_pod("vm1", "disk1", "data"))
+        assert reason_of(scenario.get(pod)) == "Unjudged"
+        assert scenario.wait_running(pod) != node
+    scenario.plane.request("DELETE", f"{VOLUMES}/{name}")
+
+
 def pod_with(scenario: Scenario, fields: Object, opt_in: str | None = "true") -> Object:
     pod = scenario.vm_pod("vm", "disk1", opt_in=opt_in)
     pod["spec"]["volumes"] += fields.get("volumes", [])
     resources = pod["spec"]["containers"][0]["resources"]
+    pod["spec"]["containers"][0] |= fields.get("container", {})
     for kind in "requests", "limits":
         resources[kind] = resources.get(kind, {}) | fields.get("resources", {})
     return pod
@@ -150,3 +199,19 @@ def test_a_vm_that_another_webhook_changed_after_its_pin_runs_elsewhere(scenario
         pod = scenario.create(scenario.vm_pod("vm1", "disk1"))
     assert reason_of(scenario.get(pod)) == "NodeFull"
     assert scenario.wait_running(pod) != node
+
+
+def test_a_vm_runs_on_its_native_architecture_if_its_storage_is_on_another_one(scenario: Scenario) -> None:
+    (emulating,) = scenario.add_nodes(1, "arm64", labels={"kubernetes.io/arch": "arm64"})
+    _, node = scenario.add_attached_volume()
+    assert node == emulating
+    scenario.add_nodes(1)
+    vm = scenario.vm_pod("vm1", "disk1")
+    # With the feature gate CrossArchitectureVirtualization, KubeVirt replaces the node selector with a preference.
+    architecture = vm["spec"]["nodeSelector"].pop("kubernetes.io/arch", "amd64")
+    expressions = [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]
+    native = [{"weight": 100, "preference": {"matchExpressions": expressions}}]
+    vm["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = native
+    pod = scenario.create(vm)
+    assert reason_of(scenario.get(pod)) == "NodeMismatch"
+    assert scenario.wait_running(pod) != emulating

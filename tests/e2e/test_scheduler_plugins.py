@@ -35,7 +35,7 @@ PLUGINS = {
     "PodTopologySpread": "softens: DoNotSchedule constraints",
     "InterPodAffinity": "agrees: required pod (anti-)affinity",
     "DynamicResources": "softens: resource claims, DeviceClasses",
-    "NodeDeclaredFeatures": "never: restartPolicyRules, bindMountOptions, hostUsers with hostNetwork; not KubeVirt's",
+    "NodeDeclaredFeatures": "softens: restartPolicyRules, bindMountOptions, hostUsers with hostNetwork",
     **dict.fromkeys(
         (
             "PrioritySort",

@@ -98,6 +98,15 @@ def test_vms_that_repel_each_other_are_not_planned_onto_one_node() -> None:
     assert [found["two"].result.word] == ["PodAffinity"]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("shared", "action"), [(2, "none"), (1, "restart")])
+def test_no_restart_is_planned_by_which_more_becomes_remote_than_local(shared: int, action: str) -> None:
+    """The VM's own disk decides, and the image beside it is larger. Other VMs mount both, so neither server moves."""
+    fleet = [*apart_vm("one", 1, FIXED), *disk("image", "node-b", shared)]
+    fleet[-4]["spec"]["volumes"].append({"name": "image", "persistentVolumeClaim": {"claimName": "image"}})
+    others = [pod("backup", claims=["one"], node="node-c"), vm_pod("other", "node-b", claims=["image"])]
+    assert actions(plan(*CAPACITY_FOR_ONE, node("node-c"), *fleet, *others)) == {"one": action}
+
+
 VOLUMES_CHANGE: Object = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
 
 

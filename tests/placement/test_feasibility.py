@@ -31,10 +31,11 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
+from webhook.catalog.kinds import IN_TREE_DRIVERS
 from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import GUARD_REASONS, first_failed_check
+from webhook.placement.guard.feasibility import ARCHITECTURE, GUARD_REASONS, first_failed_check
 from webhook.placement.injector import decide
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Outcome, Reason
@@ -100,6 +101,7 @@ def test_a_toleration_matches_a_taint_as_in_the_scheduler(toleration: Object, to
 SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
 LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
+EAST_SSD = volume(labels={ZONE: "east"}, required=SSD_ONLY)
 IN_EAST, IN_EAST_BETA = (volume(labels={key: "east"}) for key in (ZONE, "failure-domain.beta.kubernetes.io/zone"))
 NAMING_NODE_B = {"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]}
 VOLUMES = {
@@ -110,6 +112,11 @@ VOLUMES = {
     "a node without zone and region": ([IN_EAST], node(), None),
     "a node with only a region": ([IN_EAST], node(labels={BETA_REGION: "r"}), Reason.VOLUME_MISMATCH),
     "the old label of a zone": ([IN_EAST_BETA], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH),
+    "another zone, beside a node affinity that matches": (
+        [EAST_SSD],
+        node(labels={ZONE: "west", "disk": "ssd"}),
+        Reason.VOLUME_MISMATCH,
+    ),
     "one of two zones": ([volume(labels={ZONE: "west__ east"})], node(labels={ZONE: "east"}), None),
     "an invalid label": ([volume(labels={ZONE: "a__"})], node(labels={ZONE: "east"}), None),
 }
@@ -139,10 +146,24 @@ def test_a_csi_driver_that_limits_its_volumes_on_the_node_or_is_missing_there_is
     ):
         cluster = [*disks, volume("data", driver=driver), node()]
         assert decision_for(vm, *cluster, csi_node(**drivers)).reason is expected
-        assert decision_for(vm, *cluster, csi_node("node-b", **drivers)).reason is Reason.CO_SCHEDULED
+        # The kubelet of the node has not created its CSINode yet, so it has no driver.
+        assert decision_for(vm, *cluster, csi_node("node-b", **drivers)).reason is Reason.UNJUDGED
+        assert decision_for(vm, *cluster).reason is Reason.CO_SCHEDULED  # CSINodes are unknown
+
+
+@pytest.mark.parametrize(("kind", "driver"), IN_TREE_DRIVERS.items(), ids=IN_TREE_DRIVERS)
+def test_a_pv_of_an_in_tree_type_counts_like_one_of_its_csi_driver(kind: str, driver: str) -> None:
+    vm, disks = virt_launcher(claims=["disk1", "data"]), [*storage(), claim("data", modes=["ReadWriteOnce"]), node()]
+    in_tree = volume("data")
+    del in_tree["spec"]["csi"]
+    in_tree["spec"][kind] = {"volumeID": "any"}
+    for limit, expected in ((25, Reason.UNJUDGED), (None, Reason.CO_SCHEDULED)):
+        assert decision_for(vm, *disks, in_tree, csi_node(**LONGHORN | {driver: limit})).reason is expected
 
 
 CONTAINER_WITH_HOST_PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
+RESTARTED_TOGETHER = [{"name": "c", "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}]
+BIND_MOUNTED = [{"name": "c", "volumeMounts": [{"name": "v"}, {"name": "w", "bindMountOptions": ["noexec"]}]}]
 
 
 ARCH_TERM = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
@@ -155,7 +176,15 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
+        # Features that only some nodes declare: NodeDeclaredFeatures.
+        ({"hostNetwork": True, "hostUsers": False}, "spec.hostUsers"),
+        ({"containers": RESTARTED_TOGETHER}, "spec.containers[].restartPolicyRules[].action"),
+        ({"initContainers": BIND_MOUNTED}, "spec.initContainers[].volumeMounts[].bindMountOptions"),
         # These can't leave the pod Pending.
+        ({"hostNetwork": True}, ""),
+        ({"hostUsers": False}, ""),
+        ({"containers": [{"name": "c", "restartPolicyRules": [{"action": "Restart"}]}]}, ""),
+        ({"containers": [{"name": "c", "volumeMounts": [{"name": "v", "bindMountOptions": []}]}]}, ""),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, ""),
         ({"topologySpreadConstraints": None, "resourceClaims": None}, ""),
         ({"resourceClaims": []}, ""),
@@ -169,6 +198,20 @@ def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Ob
     unjudged = Outcome.PREFERRED, Reason.UNJUDGED
     assert (decision.outcome, decision.reason) == (unjudged if field else (Outcome.PINNED, Reason.CO_SCHEDULED))
     assert field in decision.message
+
+
+def test_a_claim_that_only_names_a_pv_is_unjudged() -> None:
+    """Its user wrote the name. The scheduler's VolumeBinding may need another node for it."""
+    vm, names = virt_launcher(claims=["disk1", "data"]), claim("data", modes=["ReadWriteOnce"])
+    pending = names | {"status": {"phase": "Pending"}}
+    others = volume("data", namespace="other", driver="local")
+    for disk, pv, expected in (
+        (pending, [], Reason.UNJUDGED),
+        (names, [others], Reason.UNJUDGED),
+        (names, [], Reason.CO_SCHEDULED),
+        (pending, [volume("data", driver="local")], Reason.CO_SCHEDULED),
+    ):
+        assert decision_for(vm, *storage(), disk, *pv, node()).reason is expected
 
 
 def test_checks_run_in_the_order_of_the_reasons() -> None:
@@ -191,6 +234,36 @@ def test_a_vm_whose_last_two_starts_failed_prefers_other_nodes(failures: int | N
     # No VM's failures count for a pod that runs none.
     follower = share_manager_pod(annotations={"kubevirt.io/domain": "vm1"})
     assert decision_for(follower, volume(), virt_launcher("vm", node="node-a"), node(), *failed).reason == "CoScheduled"
+
+
+def preferring(weight: int, *architectures: str) -> Object:
+    expression = {"key": ARCHITECTURE, "operator": "In", "values": list(architectures)}
+    term = {"weight": weight, "preference": {"matchExpressions": [expression]}}
+    return {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchExpressions": SSD}}, term]}}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("state", ["running", "starting"])
+@pytest.mark.parametrize("mode", ["required", "preferred"])
+def test_no_term_names_a_node_where_kubevirt_would_emulate_the_vm(mode: str, state: str, full: bool) -> None:
+    starting = [share_manager(state="starting"), virt_launcher("vm0", node="node-a")]
+    cluster = [claim(), volume(), *(starting if state == "starting" else [share_manager_pod(node="node-a")])]
+    foreign = node(labels={ARCHITECTURE: "arm64"}, allocatable={"cpu": "0" if full else "9", "pods": "9"})
+    annotations = {"kubevirt-scheduler/co-schedule-mode": mode}
+    vm = virt_launcher(annotations=annotations, affinity=preferring(100, "amd64"), requests={"cpu": "1"})
+    injection = injection_for(vm, *cluster, foreign)
+    decision = injection.decision
+    assert (decision.outcome, decision.reason, decision.avoids) == (Outcome.UNCHANGED, Reason.NODE_MISMATCH, False)
+    assert (
+        "has architecture arm64, and the pod prefers its native one, so no node affinity is added" in decision.message
+    )
+    assert "nodeAffinity" not in str(injection.patch)
+    for native in (node(labels={ARCHITECTURE: "amd64"}), node()):
+        assert decision_for(vm, *cluster, native).outcome is not Outcome.UNCHANGED
+    for other in (preferring(99, "amd64"), preferring(100, "amd64", "arm64")):
+        decision = decision_for(virt_launcher(annotations=annotations, affinity=other), *cluster, foreign)
+        assert decision.outcome is not Outcome.UNCHANGED
+    assert decision_for(vm, *cluster, foreign, node_guard=False).outcome is not Outcome.UNCHANGED
 
 
 HOTPLUGGABLE = [

@@ -160,6 +160,18 @@ def repelling(selector: Object) -> Object:
     return pod("x", "other", node="node-a", affinity=pod_anti_affinity(term))
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"), [({"team": "b"}, Reason.CO_SCHEDULED), ({"team": "a"}, Reason.POD_AFFINITY)]
+)
+def test_a_namespace_selector_selects_its_own_namespace_only_by_its_labels(
+    labels: dict[str, str], expected: Reason
+) -> None:
+    own, term = labeled_namespace(opt_in=None, **labels), pod_term(WEB, namespaceSelector=SELECTS_TEAM_A)
+    assert reason(virt_launcher(affinity=pod_anti_affinity(term)), web("node-a"), own) is expected
+    repelled, by = virt_launcher(labels=WEB), pod("x", node="node-a", affinity=pod_anti_affinity(term))
+    assert reason(repelled, by, own) is expected
+
+
 @pytest.mark.parametrize("restarts", [True, False], ids=["a VM that restarts", "a VM that does not restart"])
 @pytest.mark.parametrize(
     "others",

@@ -18,6 +18,7 @@ from tests.support.builders import (
     injection_for,
     labeled_namespace,
     node,
+    pod,
     share_manager,
     share_manager_pod,
     storage,
@@ -121,6 +122,32 @@ def test_a_share_manager_without_a_pod_is_a_cold_start(objects: list[Object], se
         in injection.decision.message
     )
     assert advice(injection.decision) == (NO_ACTION,)
+
+
+MANAGER_POD = pod("longhorn-manager-x7k2p", "longhorn-system", node="node-c")
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        [MANAGER_POD, share_manager()],  # its pod has failed: the caches hold no finished pods
+        *([DYING_POD, share_manager(state=state)] for state in ("running", "starting")),
+        [LOST_POD, share_manager()],
+    ],
+    ids=["no pod", "terminating, running", "terminating, starting", "phase Unknown"],
+)
+def test_a_share_manager_that_is_being_replaced_follows_the_vm(objects: list[Object]) -> None:
+    cluster = [*CLAIM_AND_PV, *objects, node()]
+    decision = decision_for(virt_launcher(), *cluster)
+    assert decision.claims[0].reason is Reason.SHARE_MANAGER_STARTING  # the review waits for its next pod
+    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.COLD_START)
+    assert "the share-manager of claim disk1, which is being replaced, follows it" in decision.message
+    assert "ShareManagerStarting" not in decision.message
+    # It follows the opted-in VM that already runs. Its owner is an interim one.
+    user = virt_launcher("vm2", node="node-b", labels={"kubevirt.io/created-by": "another"})
+    decision = decision_for(virt_launcher(), *cluster, user, node("node-b"))
+    assert (decision.outcome, decision.node) == (Outcome.PREFERRED, "node-b")
+    assert decision.reason is Reason.SHARE_MANAGER_STARTING
 
 
 @pytest.mark.parametrize(
@@ -309,6 +336,13 @@ def test_at_a_cold_start_the_vm_prefers_the_nodes_where_the_share_manager_may_ru
     assert ZONE not in str(served.patch)
 
 
+def test_a_cold_start_names_no_preference_that_the_vms_node_selector_excludes() -> None:
+    for selector, excluded in (({"disk": "hdd"}, True), ({"disk": "ssd", ZONE: "zone-b"}, False)):
+        decision = decision_for(virt_launcher(nodeSelector=selector), claim(**OF_CLASS), LIMITED)
+        assert ("the VM prefers nodes" in decision.message) is not excluded
+        assert ("the VM's nodeSelector excludes nodes that match disk in (ssd)" in decision.message) is excluded
+
+
 INVALID_SELECTORS = [
     "",
     " ",
@@ -397,9 +431,9 @@ def test_a_namespace_full_of_pods_that_mount_the_claims_costs_a_review_little(st
 
     def count_pods(namespace: str, claim: str) -> Iterator[Pod]:
         nonlocal asked
-        for pod in mounting_pods(namespace, claim):
+        for each in mounting_pods(namespace, claim):
             asked += 1
-            yield pod
+            yield each
 
     store.mounting_pods = count_pods
     resolve_all(Manifest(virt_launcher(claims=names, labels=same_vmi), "default"), store, Settings())

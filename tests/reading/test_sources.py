@@ -20,6 +20,7 @@ from tests.support.builders import (
     share_manager,
     share_manager_pod,
     storage,
+    storage_class,
     virt_launcher,
     virtual_machine,
     volume,
@@ -33,7 +34,8 @@ from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
 from webhook.placement.injector import inject
-from webhook.placement.settings import Settings
+from webhook.placement.reasons import OptedInBy
+from webhook.placement.settings import OptIn, Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.export import export
 from webhook.reading.live import read_inventory
@@ -104,6 +106,33 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
     for inventory in listed, loaded:
         assert [name for _, name in inventory.pods] == ["good"]
         assert inventory.kubevirts == {}
+
+
+def test_only_the_settings_in_longhorns_namespace_count() -> None:
+    api: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
+    with ApiServer() as server:
+        for namespace, name, value in (
+            ("longhorn-system", "current-longhorn-version", "v1.11.3"),
+            ("default", "current-longhorn-version", "v1.12.0"),
+            ("default", "taint-toleration", "a:NoSchedule"),
+        ):
+            server.put(api | {"metadata": {"namespace": namespace, "name": name}, "value": value})
+        found = read_inventory(ClusterClient(Api(server.url)), Settings())
+    assert found.longhorn_settings == {"current-longhorn-version": "v1.11.3"}
+
+
+def test_the_old_annotation_names_the_storage_class_of_a_claim_also_in_a_snapshot(tmp_path: Path) -> None:
+    old = claim(storageClassName="other")
+    old["metadata"]["annotations"] = {"volume.beta.kubernetes.io/storage-class": "longhorn-rwx"}
+    server_pod = share_manager_pod(node="node-a")
+    pod = virt_launcher(opt_in=None)
+    with ApiServer() as server:
+        server.put(old, volume(), server_pod, node(), storage_class())
+        client = ClusterClient(Api(server.url))
+        file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
+        for inventory in (read_inventory(client, Settings()), read([file])[0]):
+            decision = inject(request(pod), inventory.store, Settings(opt_in=OptIn.NAMESPACE)).decision
+            assert (decision.opted_in_by, decision.node) == (OptedInBy.STORAGE_CLASS, "node-a")
 
 
 def test_a_list_and_a_snapshot_have_the_same_data_of_volumes(tmp_path: Path) -> None:

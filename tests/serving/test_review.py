@@ -39,6 +39,18 @@ def test_fields_skipped_by_the_decoder_do_not_affect_the_decision(file: Path) ->
     assert "env" not in json.dumps(decoded)
 
 
+def test_the_decoder_keeps_the_fields_by_which_the_guard_softens_a_pin() -> None:
+    together, bound = {"restartPolicyRules": [{"action": "RestartAllContainers"}]}, {"bindMountOptions": ["noexec"]}
+    for spec in (
+        {"hostNetwork": True, "hostUsers": False},
+        {"containers": [{"name": "main"} | together]},
+        {"initContainers": [{"name": "init", "volumeMounts": [bound]}]},
+    ):
+        review = GOOD | {"request": request(virt_launcher(**spec))}
+        received = read_review(json.dumps(review).encode())
+        assert inject(received, catalog(*storage(), node()), Settings()).decision.reason is Reason.UNJUDGED
+
+
 NOT_OBJECTS = {
     "empty body: expected an AdmissionReview in JSON": [b""],
     "invalid JSON": [

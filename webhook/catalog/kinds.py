@@ -53,6 +53,9 @@ def _limited_name(name: str) -> str:
 
 # Claims and their volumes
 
+# The annotation that Kubernetes still reads before the field: `GetPersistentVolumeClaimClass`.
+OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+
 
 def read_claim(item: JsonObject) -> facts.Claim:
     """Extract the facts of a PersistentVolumeClaim."""
@@ -66,7 +69,7 @@ def read_claim(item: JsonObject) -> facts.Claim:
         shared,
         state_of=text(item, "metadata", "labels", kubevirt.STATE_CLAIM_LABEL),
         block=text(item, "spec", "volumeMode") == "Block",
-        storage_class=text(item, "spec", "storageClassName"),
+        storage_class=text(item, "metadata", "annotations", OLD_CLASS) or text(item, "spec", "storageClassName"),
         uid=text(item, "metadata", "uid"),
         phase=text(item, "status", "phase"),
         size=_size(item),
@@ -81,7 +84,7 @@ def _size(claim: JsonObject) -> int:
 
 
 _CLAIM = object_of(
-    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL)),
+    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL), annotations=map_of(OLD_CLASS)),
     spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
     status=map_of("phase"),
 )
@@ -89,17 +92,29 @@ CLAIMS = Kind("v1", "PersistentVolumeClaim", _CLAIM, facts.Claim, read_claim)
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
+# The CSI drivers that serve the PVs of in-tree types, which keep their type: `inTreePlugins` in csi-translation-lib, as
+# far as the scheduler's plugin NodeVolumeLimits counts them.
+IN_TREE_DRIVERS = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+}
+
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 def read_volume(item: JsonObject) -> facts.Volume:
     """Extract the facts of a PersistentVolume."""
-    csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
+    spec = mapping(item, "spec")
+    csi, claim = mapping(spec, "csi"), mapping(spec, "claimRef")
+    migrated = next((driver for kind, driver in IN_TREE_DRIVERS.items() if spec.get(kind) is not None), "")
     is_longhorn = csi.get("driver") == LONGHORN_DRIVER
     handle = text(csi, "volumeHandle") if is_longhorn else ""
     parameters = mapping(csi, "volumeAttributes") if is_longhorn else {}
-    affinity = mapping(item, "spec", "nodeAffinity").get("required")
+    affinity = mapping(spec, "nodeAffinity").get("required")
     return facts.Volume(
         text(item, "metadata", "name"),
         handle,
@@ -108,7 +123,7 @@ def read_volume(item: JsonObject) -> facts.Volume:
         migratable=parameters.get("migratable") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
         zones=_zones(mapping(item, "metadata", "labels")),
-        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver"),  # one string for all PVs
+        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver") or migrated,  # one string for all PVs
     )
 
 
@@ -124,6 +139,7 @@ _VOLUME = object_of(
         "nodeAffinity",
         csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable")),
         claimRef=map_of("namespace name uid"),
+        **dict.fromkeys(IN_TREE_DRIVERS, map_of()),
     ),
 )
 VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
@@ -180,7 +196,7 @@ CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, re
 # Pods
 
 _RESOURCES = map_of("requests limits")
-_CONTAINERS = list_of("name image restartPolicy", resources=_RESOURCES, ports=list_of("hostPort"))
+_CONTAINER: dict[str, Any] = {"resources": _RESOURCES, "ports": list_of("hostPort")}
 _CONTAINER_STATUSES = list_of("name allocatedResources", resources=_RESOURCES)
 _PVC = map_of("claimName hotpluggable")
 _VOLUMES = list_of(
@@ -192,13 +208,19 @@ _VOLUMES = list_of(
 # Where a pod or a VMI may run.
 _CONSTRAINTS = "affinity nodeSelector tolerations topologySpreadConstraints schedulerName resourceClaims"
 
-# In a bookmark, `containers` is null.
-POD_SPEC = map_of(
-    f"{_CONSTRAINTS} nodeName overhead priority schedulingGates",
-    containers=_CONTAINERS,
-    initContainers=_CONTAINERS,
-    resources=_RESOURCES,
-    volumes=_VOLUMES,
+
+def _pod_spec(names: str = "", **of_container: Any) -> Any:
+    fields = f"{_CONSTRAINTS} nodeName overhead priority schedulingGates {names}"
+    containers = list_of("name image restartPolicy", **_CONTAINER, **of_container)
+    # In a bookmark, `containers` is null.
+    return map_of(fields, containers=containers, initContainers=containers, resources=_RESOURCES, volumes=_VOLUMES)
+
+
+# Of a pod that is being created, also what only its guard reads.
+NEW_POD_SPEC = _pod_spec(
+    "hostNetwork hostUsers",
+    restartPolicyRules=list_of("action"),
+    volumeMounts=list_of("bindMountOptions"),
 )
 _POD_STATUS = map_of(
     "phase nominatedNodeName allocatedResources",
@@ -224,7 +246,7 @@ def read_pod(item: JsonObject) -> Pod | None:
     return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
 
-_POD = object_of(metadata=metadata_of(**OWNED), spec=POD_SPEC, status=_POD_STATUS)
+_POD = object_of(metadata=metadata_of(**OWNED), spec=_pod_spec(), status=_POD_STATUS)
 PODS = Kind(
     "v1", "Pod", _POD, facts.Pod, read_pod, query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 )
@@ -359,10 +381,6 @@ _TOOL_KINDS = (
             status=map_of("observedKubeVirtVersion"),
         ),
     ),
-    *(
-        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-        for name in READ_SETTINGS
-    ),
     Kind("policy/v1", "PodDisruptionBudget", object_of(spec=map_of("selector"), status=map_of("disruptionsAllowed"))),
     Kind("v1", "ResourceQuota", object_of(spec=map_of("scopes scopeSelector"), status=map_of("hard used"))),
     # Instance types, preferences, and the revisions of both.
@@ -377,8 +395,12 @@ _TOOL_KINDS = (
         query={"labelSelector": NAME_LABEL},
     ),
 )
-# Where the data of a volume is: `fleet.volumes` reads both.
-_DATA_KINDS = (
+_LONGHORN_KINDS = (
+    *(
+        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
+        for name in READ_SETTINGS
+    ),
+    # Where the data of a volume is: `fleet.volumes` reads both.
     Kind(LONGHORN, "Volume", object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID"))),
     Kind(LONGHORN, "Replica", object_of(spec=map_of("volumeName nodeID failedAt healthyAt"))),
 )
@@ -386,7 +408,7 @@ _DATA_KINDS = (
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
-    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _DATA_KINDS))
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _LONGHORN_KINDS))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

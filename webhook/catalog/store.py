@@ -63,7 +63,7 @@ class Store:
         # The queries that one table answers.
         self.claim, self.share_manager = self.claims.find, self.share_managers.find
         self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
-        self.node, self.is_reported, self.csi_node = self.nodes.named, self.nodes.report, self.csi_nodes.named
+        self.node, self.is_reported = self.nodes.named, self.nodes.report
         self.tainted_nodes, self.share_manager_pod = self.nodes.tainted, self.pods.serving
         self.mounting_pods, self.other_mounting_pods = self.pods.mounting, self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
@@ -152,6 +152,11 @@ class Store:
         # Python frees a dict of 50,000 pods in one uninterruptible step, which stops all threads for 0.2 s.
         for key in list(other):
             other.remove(key)
+
+    def csi_node(self, name: str) -> facts.CSINode | None:
+        """Find the CSI drivers on a node: none without a CSINode, unless all CSINodes are unknown."""
+        found = self.csi_nodes.named(name)
+        return facts.CSINode(name, frozenset()) if len(self.csi_nodes) and found is None else found
 
     def unbound_pods(self, node: str) -> Iterable[Pod]:
         """List the pods that are pinned or nominated to a node, but not bound yet."""

@@ -37,9 +37,9 @@ def inject(file: Path, output: str) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
-    and objects of other kinds unchanged. Claims and other objects count if the cluster doesn't have them yet. The
-    command changes nothing in the cluster. Without a snapshot, it reads the objects that the decision needs from the
-    cluster of the kubeconfig.
+    and objects of other kinds unchanged. The objects of FILE count as if they were in the cluster; a claim or a node
+    that the cluster has stays as it is. The command changes nothing in the cluster. Without a snapshot, it reads the
+    objects that the decision needs from the cluster of the kubeconfig.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def inject(file: Path, output: str) -> None:
     received = read_documents(file)
     fleet, results = read_fleet(), list[Reviewed]()
     for document in received:
-        snapshot.add_missing(fleet.inventory, document, fleet.namespace)
+        snapshot.add(fleet.inventory, document, fleet.namespace)
     mutated = [each.map_objects(partial(_mutate, fleet, results, each)) for each in received]
     match output:
         case "yaml":
@@ -75,7 +75,6 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     settings = fleet.webhook.settings
     item = in_namespace(fleet.namespace, kind, item)
     if VIRTUAL_MACHINES.is_of(*kind):
-        fleet.inventory.vms[key_of(item)] = item
         pod, missing = fleet.inventory.next_pod(None, key_of(item), settings)
         if pod is None:
             problem = f"{missing} not found" if missing else "a field is malformed"

@@ -122,6 +122,8 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return Refusal(Hindrance.QUOTA, quota)
     ready = has_condition(machine.vmi, "Ready")
     hostname = _hostname(target, catalog)
+    if any(node.labels.get(HOSTNAME) == hostname and node.name != target for node in catalog.all_nodes()):
+        return Refusal(Hindrance.GUARD, f"{target} shares its label {HOSTNAME} with another node", Reason.UNJUDGED)
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 
 

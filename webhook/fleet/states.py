@@ -305,7 +305,7 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
     Longhorn renders the next share-manager pod like the one that runs.
     """
     for claim in claims:
-        if claim.reason in (None, Reason.NO_SHARE_MANAGER) and (node := _unfollowed_node(machine, claim, catalog)):
+        if (claim.follows or not claim.reason) and (node := _unfollowed_node(machine, claim, catalog)):
             problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
             return f"{problem}: compare node selectors, affinities and tolerations"
     return ""

@@ -54,7 +54,7 @@ class Catalog(Protocol):
         """List the nodes that have a taint."""
 
     def csi_node(self, name: str) -> facts.CSINode | None:
-        """Find the CSI drivers on a node."""
+        """Find the CSI drivers on a node. None if those of all nodes are unknown."""
 
     def is_reported(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""

@@ -139,8 +139,7 @@ def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends o
         if choice is None or leads_elsewhere:
             return unchanged(Reason.MIGRATION_TARGET, mode)
     elif choice is None:
-        named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
-        return replace(_unserved(claims, named, mode, settings), claims=claims, recorded=True)
+        return replace(_unserved(claims, manifest, mode, settings), claims=claims, recorded=True)
 
     candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings))
     trace.candidates = [candidate]
@@ -148,8 +147,9 @@ def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends o
     return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)
 
 
-def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
-    """Decide on a VM whose deciding claims have no node. `named` is the claim that its annotation names."""
+def _unserved(claims: tuple[ClaimFinding, ...], manifest: Manifest, mode: Mode, settings: Settings) -> Decision:
+    """Decide on a VM whose deciding claims have no node."""
+    named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
     deciding = [claim for claim in claims if claim.decides]
     never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in deciding)
     shared = [claim for claim in claims if claim.node and not claim.decides and not claim.persistent_state]
@@ -157,8 +157,9 @@ def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings
         shared = sorted(claims, key=lambda claim: claim.persistent_state)
     if never_served and shared and all(claim.claim != named for claim in claims):
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
-    if any(claim.reason is Reason.NO_SHARE_MANAGER for claim in deciding):
-        return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, steering=settings.steering))
+    if any(claim.follows for claim in deciding):
+        selector = mapping(manifest.spec, "nodeSelector")
+        return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, selector, steering=settings.steering))
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 
@@ -192,10 +193,11 @@ def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     avoids = False
     if problem := obstacle or contested:
         reason = problem.reason
-        no_node = reason is Reason.NODE_NOT_FOUND
-        repelled = contested or (settings.node_guard and feasibility.first_failed_check(candidate, feasibility.UNSEEN))
-        avoids = bool(repelled) and not no_node
-        outcome = Outcome.UNCHANGED if avoids or no_node else Outcome.PREFERRED
+        unseen = feasibility.first_failed_check(candidate, feasibility.UNSEEN) if settings.node_guard else None
+        is_emulated = unseen is not None and unseen.reason is Reason.NODE_MISMATCH
+        no_term = is_emulated or reason is Reason.NODE_NOT_FOUND
+        avoids = bool(contested or unseen) and not no_term
+        outcome = Outcome.UNCHANGED if avoids or no_term else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, avoids=avoids, contested=bool(contested))
     else:
         reason = Reason.CO_SCHEDULED

@@ -157,6 +157,11 @@ class ClaimFinding(Struct, frozen=True):
     detail: str = ""  # a predicate of the share-manager, such as "is stopped"
     limits: Selector = ()  # what the node of its share-manager must match
 
+    @property
+    def follows(self) -> bool:
+        """Return whether its next share-manager starts after the VM, and follows it."""
+        return self.reason is Reason.NO_SHARE_MANAGER or (self.detail == BEING_REPLACED and not self.node)
+
 
 class Decision(Struct, frozen=True):
     """The decision on one pod."""

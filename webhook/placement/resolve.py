@@ -86,8 +86,7 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/csi/util.go
     if found.reason is Reason.NO_SHARE_MANAGER and not claim.shared:
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
-    cold = found.reason is Reason.NO_SHARE_MANAGER
-    return replace(found, persistent_state=state, limits=limits if cold else ())
+    return replace(found, persistent_state=state, limits=limits if found.follows else ())
 
 
 def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Reason | None:
@@ -109,9 +108,11 @@ def _find_server(claim: str, volume: str, catalog: Catalog, longhorn_namespace: 
     # Until the pod is bound, the owner is only the node where Longhorn reconciles the volume. Longhorn also moves the
     # owner away from a cordoned node, where the pod still runs: `isResponsibleFor` in
     # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
-    if manager and manager.state == "running" and not pod:
-        return ClaimFinding(claim, volume, manager.owner, Source.SHARE_MANAGER)
-    return ClaimFinding(claim, volume, reason=Reason.SHARE_MANAGER_STARTING)
+    is_running = manager is not None and manager.state == "running"
+    if manager and is_running and not pod and not any(catalog.placed_pods(longhorn_namespace, ())):
+        return ClaimFinding(claim, volume, manager.owner, Source.SHARE_MANAGER)  # of a file without Longhorn's pods
+    detail = BEING_REPLACED if not alive and (pod or is_running) else ""
+    return ClaimFinding(claim, volume, reason=Reason.SHARE_MANAGER_STARTING, detail=detail)
 
 
 def _why_cold(manager: ShareManager | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters
@@ -160,24 +161,30 @@ def unserved(findings: Iterable[ClaimFinding]) -> str:
     return f"no node serves {_claims([f'{each.claim} ({each.reason})' for each in findings if each.decides])}"
 
 
-def cold_start(findings: Iterable[ClaimFinding], *, steering: bool) -> str:
-    """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM."""
+def cold_start(findings: Iterable[ClaimFinding], selector: JsonObject, *, steering: bool) -> str:
+    """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM.
+
+    `selector` is the VM's nodeSelector.
+    """
     deciding = [finding for finding in findings if finding.decides]
-    cold = [finding for finding in deciding if finding.reason is Reason.NO_SHARE_MANAGER]
+    cold = [finding for finding in deciding if finding.follows]
     one = len(cold) == 1
     servers = f"the {'share-manager' if one else 'share-managers'} of {_claims([each.claim for each in cold])}"
     servers += f", which {cold[0].detail}," if one else ""
     # The syntax of `kubectl get nodes --selector`.
     selectors = (",".join(f"{each.key} in ({','.join(each.values)})" for each in finding.limits) for finding in cold)
     labels = " or ".join(dict.fromkeys(filter(None, selectors)))
-    if labels:
+    required = (each for finding in cold for each in finding.limits)
+    if any(each.key in selector and selector[each.key] not in each.values for each in required):
+        message = f"the VM's nodeSelector excludes nodes that match {labels}, and {servers} can only run there"
+    elif labels:
         message = f"the VM prefers nodes that match {labels}, because {servers} can only run there"
     elif steering:
         follow = "follows it if it" if one else "follow it if they"
         message = f"the VM starts on any node, and {servers} {follow} can run there"
     else:
         message = f"the VM and {servers} start on any node"
-    problems = [finding for finding in deciding if finding.reason not in _NORMAL]
+    problems = [finding for finding in deciding if finding.reason not in _NORMAL and not finding.follows]
     return f"{message}; {unserved(problems)}" if problems else message
 
 

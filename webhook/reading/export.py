@@ -10,7 +10,7 @@ import msgspec
 
 from webhook import __version__
 from webhook.catalog.kind import Kind, decode_large
-from webhook.catalog.kinds import kinds, tool_kinds
+from webhook.catalog.kinds import OLD_CLASS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
@@ -26,7 +26,9 @@ from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION
 
 OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
-ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
+ANNOTATIONS = frozenset(
+    {VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE, OLD_CLASS}
+)
 _CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind, MalformedObject
-from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, kinds, tool_kinds
+from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, key_of, kinds, tool_kinds
 from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import is_share_manager
@@ -39,18 +39,23 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
     return inventory, description
 
 
-def add_missing(inventory: Inventory, document: Document, namespace: str) -> None:
-    """Add those objects of a manifest that the cluster doesn't have yet, except the Pods and VMs, which are decided on.
+def add(inventory: Inventory, document: Document, namespace: str) -> None:
+    """Add the objects of a manifest, except the Pods without a node, which are decided on.
 
+    Objects that the cluster has stay, because a manifest lacks their status, but for VMs and kinds without facts.
     `namespace` is that of the objects that name none. The claims of DataVolumes count, too.
     """
     for version_and_kind, item in document.objects():
-        found = [(kind, item) for kind in kinds("") if kind.is_of(*version_and_kind)]
+        found = [(kind, item) for kind in (*kinds(""), *tool_kinds("")) if kind.is_of(*version_and_kind)][:1]
         found += [(CLAIMS, claim) for claim in _claims_to_create(version_and_kind[1], item)]
         for kind, each in found:
             own = {"namespace": text(item, "metadata", "namespace") or namespace or "default"}
-            if kind not in (PODS, VIRTUAL_MACHINES):
-                _put(inventory, document, kind, each | {"metadata": own | mapping(each, "metadata")}, replace=False)
+            added = each | {"metadata": mapping(each, "metadata") | ({} if "Cluster" in kind.name else own)}
+            if kind is VIRTUAL_MACHINES:
+                status = mapping(inventory.vms.get(key_of(added)), "status")
+                _put(inventory, document, kind, {"status": status} | added)
+            elif kind is not PODS or text(each, "spec", "nodeName"):
+                _put(inventory, document, kind, added, replace=kind.fact is None)
 
 
 def _claims_to_create(kind: str, item: JsonObject) -> Iterator[JsonObject]:

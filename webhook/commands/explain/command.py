@@ -26,7 +26,7 @@ from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
 from webhook.placement.settings import Action
-from webhook.reading import documents
+from webhook.reading import documents, snapshot
 from webhook.reading.documents import BadInput
 
 MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", "green"), False: ("✗", "red")}
@@ -86,7 +86,10 @@ def _explained(found: Found, fleet: Fleet) -> JsonObject:
 
 def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
     settings, namespace = fleet.webhook.settings, given("namespace") or fleet.namespace
-    for document in read_documents(file):
+    received = read_documents(file)
+    for document in received:
+        snapshot.add(fleet.inventory, document, namespace)
+    for document in received:
         for kind, found in document.objects():
             item = in_namespace(namespace, kind, found)
             request = request_from(document, kind, item, settings)

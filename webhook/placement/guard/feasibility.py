@@ -9,12 +9,12 @@ from itertools import chain
 
 from msgspec import Struct
 
-from webhook.placement.affinity import has_too_many_terms, matches_no_node, unpinnable_part
+from webhook.placement.affinity import PREFERRED, WEIGHT, has_too_many_terms, matches_no_node, unpinnable_part
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, strings, text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import node_matches, zones_match
@@ -25,6 +25,7 @@ STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
 NOT_FOUND = "does not exist"
 STARTING = "has no running share-manager yet"
 NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
+ARCHITECTURE = "kubernetes.io/arch"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -93,9 +94,24 @@ def _node_mismatch(candidate: Candidate) -> str | None:
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
     required = candidate.manifest.required_node_affinity
-    if not isinstance(required, dict) or has_too_many_terms(required):
-        return None
-    return None if node_matches(required, node.name, node.labels, spend) else NODE_AFFINITY_MISMATCH
+    if isinstance(required, dict) and not (
+        has_too_many_terms(required) or node_matches(required, node.name, node.labels, spend)
+    ):
+        return NODE_AFFINITY_MISMATCH
+    return _emulated(candidate)
+
+
+def _emulated(candidate: Candidate) -> str | None:
+    # With CrossArchitectureVirtualization, the pod only prefers its architecture. KubeVirt emulates the CPU elsewhere.
+    preferred = mappings(candidate.manifest.affinity, "nodeAffinity", PREFERRED)
+    actual = candidate.node.labels.get(ARCHITECTURE) if candidate.node and preferred else None
+    for term in preferred if actual else ():
+        expressions = mappings(term, "preference", "matchExpressions") if term.get("weight") == WEIGHT else []
+        candidate.comparisons.spend(1 + len(expressions))
+        for each in expressions:
+            if each.get("key") == ARCHITECTURE and actual not in strings(each, "values"):
+                return f"has architecture {actual}, and the pod prefers its native one"
+    return None
 
 
 def _unpinnable_terms(candidate: Candidate) -> str | None:
@@ -131,6 +147,15 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
+# Fields of the items in a list of a container, each with a value that the scheduler evaluates; None for any value.
+_ITEM_FIELDS = (
+    ("ports", "hostPort", None),
+    # Only some nodes declare these features: kube-scheduler, plugin NodeDeclaredFeatures.
+    ("restartPolicyRules", "action", "RestartAllContainers"),
+    ("volumeMounts", "bindMountOptions", None),
+)
+
+
 def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
     spec = manifest.spec
     constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
@@ -142,8 +167,13 @@ def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
         yield "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
         for container in mappings(spec, kind):
-            if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
-                yield f"{kind}[].ports[].hostPort"
+            for name, field, value in _ITEM_FIELDS:
+                values = [item.get(field) for item in mappings(container, name)] if name in container else ()
+                is_set = value in values if value else any(values)
+                if is_set:
+                    yield f"{kind}[].{name}[].{field}"
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:  # another declared feature
+        yield "hostUsers"
     if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
         yield "schedulingGates"
 
@@ -242,6 +272,7 @@ _CAN_BE_PINNED = Check(Reason.UNJUDGED, "few required terms, none of which names
 PIN_CHECKS = (_VALID_NAME, *CHECKS, _CAN_BE_PINNED, _MATCHES_A_NODE)
 # What the scheduler doesn't check. A preference of weight 100 would draw the pod to such a node again and again.
 UNSEEN = (
+    Check(Reason.NODE_MISMATCH, "of the architecture that the pod prefers", _emulated, quiet=True),
     _STARTS,
     Check(
         Reason.VOLUME_MISMATCH,

@@ -64,7 +64,7 @@ class Volume(Fact, Struct, frozen=True):
     claim_uid: str = ""  # the UID in the claimRef; empty if it has none
     # labels for a zone or a region (`TOPOLOGY_LABELS`), with the values that each admits
     zones: Mapping[str, frozenset[str]] = {}
-    driver: str = ""  # its CSI driver; empty for a PV of another type
+    driver: str = ""  # its CSI driver, also of an in-tree type; empty for a PV of another type
 
     def names(self, claim: Claim) -> bool:
         """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""

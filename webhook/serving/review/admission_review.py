@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from webhook.catalog.kind import list_of, map_of, metadata_of
-from webhook.catalog.kinds import OWNED, POD_SPEC
+from webhook.catalog.kinds import NEW_POD_SPEC, OWNED
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision
@@ -31,7 +31,7 @@ _REVIEW_SHAPE = map_of(
     request=map_of(
         "uid kind namespace operation subResource dryRun",
         userInfo=map_of("username"),
-        object=map_of("kind", metadata=metadata_of(**OWNED, managedFields=list_of("time")), spec=POD_SPEC),
+        object=map_of("kind", metadata=metadata_of(**OWNED, managedFields=list_of("time")), spec=NEW_POD_SPEC),
     ),
 )
 _REVIEW = msgspec.json.Decoder(_REVIEW_SHAPE)
