@@ -247,7 +247,7 @@ def decoded(item: Any) -> Object:
 def test_a_kind_has_the_path_and_the_manifests_of_its_group() -> None:
     assert PODS.path == "/api/v1/pods"
     assert STORAGE_CLASSES.path == "/apis/storage.k8s.io/v1/storageclasses"
-    paths = {kind.path for kind in kinds.tool_kinds("storage")}
+    paths = {kind.path for kind in kinds.kinds("storage")}
     assert "/apis/longhorn.io/v1beta2/namespaces/storage/replicas" in paths
     assert PODS.is_of("v1", "Pod")
     assert STORAGE_CLASSES.is_of("storage.k8s.io/v1beta1", "StorageClass")

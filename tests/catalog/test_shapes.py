@@ -32,6 +32,7 @@ from tests.support.builders import (
     vmi,
     volume,
 )
+from tests.support.fleet import longhorn_volume, replica
 from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import IN_TREE_DRIVERS, kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
@@ -136,6 +137,8 @@ EXAMPLES: dict[str, list[Object]] = {
     "PersistentVolumeClaim": CLAIMS,
     "PersistentVolume": VOLUMES,
     "ShareManager": [share_manager(deleting=True)],
+    "Volume": [longhorn_volume()],
+    "Replica": [replica(), replica(failedAt=MINUTE), replica(deleting=True), replica(healthyAt="")],
     "Node": NODES,
     "CSINode": [csi_node("node-a", limited=5, unlimited=None)],
     "Pod": PODS,

@@ -56,6 +56,22 @@ def test_vms_with_a_cold_disk_and_a_shared_iso_start_on_any_node_and_their_share
     assert server["metadata"]["annotations"][DECISION].endswith("which runs 1 pod of this volume")
 
 
+def test_a_cold_start_goes_where_the_data_is(scenario: Scenario) -> None:
+    """With `best-effort`, VM, server and a replica are together, and Longhorn copies no volume."""
+    nodes = scenario.add_nodes(6)
+    claims = {f"disk-{number}": node for number, node in enumerate(nodes[:3])}
+    volumes = {claim: scenario.add_volume(claim, isolated=False) for claim in claims}
+    scenario.wait_bound(*volumes)
+    for claim, node in claims.items():
+        scenario.longhorn.add_data(volumes[claim], "best-effort", [node])
+    scenario.wait_cached("replicas", len(claims))
+    pods = [scenario.create(scenario.vm_pod(claim, claim)) for claim in claims]
+    assert [scenario.wait_running(pod) for pod in pods] == list(claims.values())
+    assert [scenario.longhorn.wait_running(volume) for volume in volumes.values()] == list(claims.values())
+    decision = scenario.annotations(pods[0])[DECISION]
+    assert decision.startswith(f"ColdStart: the VM prefers {nodes[0]}, which has a replica of claim disk-0, and ")
+
+
 @pytest.fixture
 def my_scheduler(plane: ControlPlane) -> Iterator[str]:
     """The name of a second kube-scheduler, set up as in the guides of Kubernetes and KubeVirt."""

@@ -17,8 +17,9 @@ TIMEOUT = 1800.0  # seconds; many times more than the tests take
 RUN = """
 set -e
 mount -t proc proc "$1/proc"
+mkdir -p "$1/dev" "$1/src"
 mount --rbind /dev "$1/dev"
-mkdir "$1/src"
+mount -t tmpfs shm "$1/dev/shm"
 mount --bind "$2" "$1/src"
 touch "$1/etc/pip.conf"
 mount --bind "$3" "$1/etc/ssl/certs/ca-certificates.crt"

@@ -31,10 +31,12 @@ READERS = {
     "PersistentVolume": kinds.read_volume,
     "PersistentVolumeClaim": kinds.read_claim,
     "Pod": kinds.read_pod,
+    "Replica": kinds.read_replica,
     "ShareManager": kinds.read_share_manager,
     "StorageClass": kinds.read_storage_class,
     "VirtualMachine": kinds.read_virtual_machine,
     "VirtualMachineInstance": kinds.read_vmi,
+    "Volume": kinds.read_longhorn_volume,
 }
 
 

@@ -35,14 +35,14 @@ def vmi(name: str = "vm1", *, paused: bool = False, **spec: Any) -> Object:
     return builders.vmi(name, owner_kind="") | {"spec": spec, "status": {"conditions": conditions}}
 
 
-def longhorn_volume(name: str = "vol-disk1", locality: str = "best-effort", **status: Any) -> Object:
+def longhorn_volume(name: str = "vol-disk1", locality: str = "best-effort", replicas: int = 3, **status: Any) -> Object:
     """Build Longhorn's Volume, as its CRD has it; unknown keywords go into the status."""
     attached = {"currentNodeID": "node-a"}
     return {
         "apiVersion": "longhorn.io/v1beta2",
         "kind": "Volume",
         "metadata": {"name": name, "namespace": "longhorn-system"},
-        "spec": {"dataLocality": locality},
+        "spec": {"dataLocality": locality, "numberOfReplicas": replicas},
         "status": attached | status,
     }
 

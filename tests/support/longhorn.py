@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 
 from tests.support import crds
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.fleet import longhorn_volume, replica
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
 from webhook.placement.objects.longhorn import node_selector, tolerations
@@ -60,6 +61,8 @@ class Longhorn:
 
     def install(self) -> None:
         crds.install(self._plane, *(crds.crd(kind, "longhorn.io", "v1beta2") for kind in ("ShareManager", "Setting")))
+        data = (crds.crd(kind, "longhorn.io", "v1beta2", status=False) for kind in ("Volume", "Replica"))
+        crds.install(self._plane, *data)
         self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
         priority = {"metadata": {"name": PRIORITY_CLASS}, "value": 1_000_000_000}
         self._create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
@@ -79,6 +82,13 @@ class Longhorn:
     def paused(self) -> AbstractContextManager[None]:
         """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
         return self._loop.paused()
+
+    def add_data(self, volume: str, locality: str, nodes: Iterable[str]) -> None:
+        """Create Longhorn's own object of a volume, and a healthy replica on each node. No controller acts on them."""
+        data = [replica(node, volume) for node in nodes]
+        for each in longhorn_volume(volume, locality, len(data), currentNodeID=""), *data:
+            path = f"{GROUP}/namespaces/{self.namespace}/{each['kind'].lower()}s"
+            self._create(path, each | {"metadata": each["metadata"] | {"namespace": self.namespace}})
 
     def provision(
         self,

@@ -235,6 +235,13 @@ class Scenario:
 
         self.plane.wait(are_known, 20, "the VMIs in the webhook's cache")
 
+    def wait_cached(self, resource: str, number: int) -> None:
+        """Wait until the webhook has at least so many objects of a resource in its cache."""
+        series = f'kubevirt_scheduler_cache_objects{{resource="{resource}"}}'
+        self.plane.wait(
+            lambda: self._webhook and self._webhook.metric(series) >= number, 20, f"{resource} in the cache"
+        )
+
     def create(self, pod: Object) -> str:
         """Create a pod and return its name."""
         return str(self.plane.request("POST", self.pods, self.owned(pod))["metadata"]["name"])

@@ -38,6 +38,8 @@ RIGHTS: tuple[Right, ...] = (
     ("", "namespaces", ("list", "watch")),
     ("storage.k8s.io", "storageclasses", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("list", "watch")),
+    ("longhorn.io", "volumes", ("list", "watch")),
+    ("longhorn.io", "replicas", ("list", "watch")),
     ("", "events", ("create",)),
 )
 RELEASE_RIGHTS: tuple[Right, ...] = (

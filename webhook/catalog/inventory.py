@@ -39,8 +39,6 @@ _MANIFESTS = {  # the table of each kind
     "VirtualMachineInstance": "vmis",
     "Pod": "pods",
     "KubeVirt": "kubevirts",
-    "Volume": "longhorn_volumes",
-    "Replica": "replicas",
     "PodDisruptionBudget": "budgets",
 }
 
@@ -107,7 +105,7 @@ class Inventory(Struct, frozen=True):
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
     `blueprints` are instance types, preferences, and their ControllerRevisions. `quotas` are grouped by namespace.
-    `longhorn_volumes` are Longhorn's Volumes, and `malformed` has a line for each object that could not be read.
+    `malformed` has a line for each object that could not be read.
     """
 
     store: Store = field(default_factory=Store)
@@ -120,8 +118,6 @@ class Inventory(Struct, frozen=True):
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
-    longhorn_volumes: dict[Key, JsonObject] = field(default_factory=dict)
-    replicas: dict[Key, JsonObject] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
 
     @property
@@ -151,7 +147,7 @@ class Inventory(Struct, frozen=True):
 
     def volume_data(self) -> dict[str, VolumeData]:
         """Return where Longhorn keeps the data of each volume, by its name."""
-        return data_of(self.longhorn_volumes.values(), self.replicas.values())
+        return data_of(self.store.longhorn_volumes.values(), self.store.replicas.values())
 
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""

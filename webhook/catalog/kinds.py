@@ -156,6 +156,46 @@ SHARE_MANAGERS = Kind(
 )
 
 
+def read_longhorn_volume(item: JsonObject) -> facts.LonghornVolume:
+    """Extract the facts of Longhorn's Volume."""
+    spec = mapping(item, "spec")
+    number, attached_to = spec.get("numberOfReplicas"), text(item, "status", "currentNodeID")
+    replicas = number if isinstance(number, int) else 0
+    return facts.LonghornVolume(*key_of(item), text(spec, "dataLocality"), replicas, attached_to)
+
+
+def read_replica(item: JsonObject) -> facts.Replica:
+    """Extract the facts of a Replica. Longhorn clears `healthyAt` before it rebuilds a replica.
+
+    Source: `IsAvailableHealthyReplica` in
+    https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
+    """
+    spec = mapping(item, "spec")
+    volume, node, failed = (text(spec, name) for name in ("volumeName", "nodeID", "failedAt"))
+    was_healthy = bool(text(spec, "healthyAt"))
+    healthy = was_healthy and bool(node) and not failed and not is_terminating(item)
+    return facts.Replica(*key_of(item), volume, node, healthy=healthy, used=was_healthy or bool(failed))
+
+
+# Where the data of a volume is. Without the right, a VM at a cold start prefers no node.
+LONGHORN_VOLUMES = Kind(
+    LONGHORN,
+    "Volume",
+    object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID")),
+    facts.LonghornVolume,
+    read_longhorn_volume,
+    required=False,
+)
+REPLICAS = Kind(
+    LONGHORN,
+    "Replica",
+    object_of(spec=map_of("volumeName nodeID failedAt healthyAt")),
+    facts.Replica,
+    read_replica,
+    required=False,
+)
+
+
 # Nodes
 
 
@@ -395,29 +435,24 @@ _TOOL_KINDS = (
         query={"labelSelector": NAME_LABEL},
     ),
 )
-_LONGHORN_KINDS = (
-    *(
-        Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-        for name in READ_SETTINGS
-    ),
-    # Where the data of a volume is: `fleet.volumes` reads both.
-    Kind(LONGHORN, "Volume", object_of(spec=map_of("dataLocality"), status=map_of("currentNodeID"))),
-    Kind(LONGHORN, "Replica", object_of(spec=map_of("volumeName nodeID failedAt healthyAt"))),
+_SETTINGS = tuple(
+    Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
+    for name in READ_SETTINGS
 )
 
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
-    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _LONGHORN_KINDS))
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _SETTINGS))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that decisions and the report read; `longhorn` is Longhorn's namespace."""
-    share_managers = replace(SHARE_MANAGERS, namespace=longhorn)
+    of_longhorn = (replace(kind, namespace=longhorn) for kind in (SHARE_MANAGERS, LONGHORN_VOLUMES, REPLICAS))
     return (
         CLAIMS,
         VOLUMES,
-        share_managers,
+        *of_longhorn,
         NODES,
         CSI_NODES,
         PODS,

@@ -10,7 +10,7 @@ from webhook.catalog.pins import Pins
 from webhook.catalog.pod_tables import PlacedPods, Pods, PodTerm, vm_key
 from webhook.catalog.releases import Owner, Releases
 from webhook.catalog.reservations import Reservations
-from webhook.catalog.tables import Nodes, Table, VirtualMachineInstances, Volumes
+from webhook.catalog.tables import Nodes, Replicas, Table, VirtualMachineInstances, Volumes
 from webhook.fleet.release import Loss
 from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Fact, Key, Node, Pod, VirtualMachineInstance
@@ -41,6 +41,7 @@ class Store:
         self.claims, self.volumes, self.share_managers = Table[facts.Claim](), Volumes(), Table[facts.ShareManager]()
         self.nodes, self.csi_nodes, self.pods = Nodes(), Table[facts.CSINode](), Pods()
         self.virtual_machines, self.vmis = Table[facts.VirtualMachine](), VirtualMachineInstances()
+        self.longhorn_volumes, self.replicas = Table[facts.LonghornVolume](), Replicas()
         self.namespaces, self.storage_classes = Table[facts.Namespace](), Table[facts.StorageClass]()
         self._tables: dict[type[Fact], Table[Any]] = {
             facts.Claim: self.claims,
@@ -53,6 +54,8 @@ class Store:
             facts.VirtualMachineInstance: self.vmis,
             facts.Namespace: self.namespaces,
             facts.StorageClass: self.storage_classes,
+            facts.LonghornVolume: self.longhorn_volumes,
+            facts.Replica: self.replicas,
         }
         # What a change of an object of these kinds changes besides its table.
         self._consequences: dict[type[Fact], Callable[[Any, Any], None]] = {
@@ -68,6 +71,7 @@ class Store:
         self.mounting_pods, self.other_mounting_pods = self.pods.mounting, self.pods.mounting_without_vm
         self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
         self.storage_class, self.all_nodes = self.storage_classes.named, self.nodes.values
+        self.longhorn_volume, self.replicas_of = self.longhorn_volumes.find, self.replicas.indexed
         self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values
         self.releases = Releases(clock)
         self.reservations = Reservations(clock)

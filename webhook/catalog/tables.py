@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
-from webhook.placement.objects.facts import Fact, Key, Node, VirtualMachineInstance, Volume
+from webhook.placement.objects.facts import Fact, Key, Node, Replica, VirtualMachineInstance, Volume
 
 F = TypeVar("F", bound=Fact)
 Entry = tuple[Hashable, ...]
@@ -97,6 +97,14 @@ class Volumes(Table[Volume]):
         """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
         named = self.named(handle)
         return self.indexed(handle) or ((named,) if named else ())
+
+
+class Replicas(Table[Replica]):
+    """Longhorn's replicas, also indexed by volume."""
+
+    def entries(self, fact: Replica) -> Iterable[Entry]:
+        """Yield the volume."""
+        return [(fact.volume,)]
 
 
 class VirtualMachineInstances(Table[VirtualMachineInstance]):

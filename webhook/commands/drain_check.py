@@ -129,8 +129,8 @@ def _notes(drain: Drain, inventory: Inventory) -> list[str]:
         notes = [PAUSE.format(seconds)]
     known = {
         "poddisruptionbudgets": inventory.budgets,
-        "replicas.longhorn.io": inventory.replicas,
-        "volumes.longhorn.io": inventory.longhorn_volumes,
+        "replicas.longhorn.io": inventory.store.replicas,
+        "volumes.longhorn.io": inventory.store.longhorn_volumes,
         "settings.longhorn.io": setting(VERSION_SETTING),
     }
     missing = ", ".join(name for name, found in known.items() if not found)

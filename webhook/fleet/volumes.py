@@ -1,15 +1,13 @@
 """A VM's volumes: their other users, which keep their share-managers running, and the nodes of their data."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.pod import is_terminating
+from webhook.placement.objects.facts import Key, LonghornVolume, Replica
 from webhook.placement.reasons import ClaimFinding
 from webhook.placement.voting_consumers import claims_of
 
@@ -68,33 +66,19 @@ class VolumeData(Struct, frozen=True):
         return None if self.healthy is None or not node else node in self.healthy
 
 
-def data_of(volumes: Iterable[JsonObject], replicas: Iterable[JsonObject]) -> dict[str, VolumeData]:
+def data_of(volumes: Iterable[LonghornVolume], replicas: Collection[Replica]) -> dict[str, VolumeData]:
     """Return the data of each Longhorn volume, by name. Without any replica, the user may not list them."""
     healthy: defaultdict[str, set[str]] = defaultdict(set)
     used: defaultdict[str, set[str]] = defaultdict(set)
     for replica in replicas:
-        spec = mapping(replica, "spec")
-        name, node = text(spec, "volumeName"), {text(spec, "nodeID")}
-        healthy[name] |= node if _is_healthy(replica) else set()
-        used[name] |= node if text(spec, "healthyAt") or text(spec, "failedAt") else set()
-    named = {text(volume, "metadata", "name"): volume for volume in volumes}
+        healthy[replica.volume] |= {replica.node} if replica.healthy else set()
+        used[replica.volume] |= {replica.node} if replica.used else set()
     return {
-        name: VolumeData(
-            text(volume, "spec", "dataLocality"),
-            text(volume, "status", "currentNodeID"),
-            frozenset(healthy[name]) if healthy else None,
-            frozenset(used[name]),
+        volume.name: VolumeData(
+            volume.data_locality,
+            volume.attached_to,
+            frozenset(healthy[volume.name]) if replicas else None,
+            frozenset(used[volume.name]),
         )
-        for name, volume in named.items()
+        for volume in volumes
     }
-
-
-def _is_healthy(replica: JsonObject) -> bool:
-    """Return whether the data of a replica is complete. Longhorn clears `healthyAt` before it rebuilds a replica.
-
-    Source: `IsAvailableHealthyReplica` in
-    https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
-    """
-    spec = mapping(replica, "spec")
-    is_complete = text(spec, "healthyAt") and text(spec, "nodeID") and not text(spec, "failedAt")
-    return bool(is_complete) and not is_terminating(replica)

@@ -18,6 +18,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHT = 100  # the API's maximum, so that no preference of the user outweighs the storage
 # Required terms of a pod that is pinned; KubeVirt writes one to three. To pin 999 took 34 ms, and 196 KB of patch.
 MAX_TERMS = 64
+REPLICA_WEIGHT = 50  # of a node that has a replica: less than any preference with a node of a share-manager
 _REASONS = frozenset(Reason)
 
 
@@ -25,8 +26,13 @@ def _node_field(node: str, operator: str = "In") -> JsonObject:
     return {"key": NODE_NAME_FIELD, "operator": operator, "values": [node]}
 
 
-def _preferred_term(node: str, operator: str = "In") -> JsonObject:
-    return {"weight": WEIGHT, "preference": {"matchFields": [_node_field(node, operator)]}}
+def _preferred_term(node: str, operator: str = "In", weight: int = WEIGHT) -> JsonObject:
+    return {"weight": weight, "preference": {"matchFields": [_node_field(node, operator)]}}
+
+
+def replica_term(node: str) -> JsonObject:
+    """Return the preferred term for a node that has a replica."""
+    return _preferred_term(node, weight=REPLICA_WEIGHT)
 
 
 def _pinned_term(term: Any, node: str) -> Any:
@@ -74,10 +80,13 @@ def own_preferences(preferred: list[Any], node: str) -> list[Any]:
     return [term for term in preferred if term in added]
 
 
-def _avoids_one_node(term: Any) -> bool:
+def _names_no_share_managers_node(term: Any) -> bool:
+    """Return whether a preferred term of the webhook avoids a node, or prefers one that has a replica."""
     fields = mappings(term, "preference", "matchFields")
     values = fields[0].get("values") if len(fields) == 1 else None
-    return isinstance(values, list) and len(values) == 1 and term == _preferred_term(values[0], "NotIn")
+    if not isinstance(values, list) or len(values) != 1:
+        return False
+    return term in (_preferred_term(values[0], "NotIn"), replica_term(values[0]))
 
 
 def has_preferred_term(pod: JsonObject, node: str) -> bool:
@@ -89,7 +98,8 @@ def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -
     """Return a copy of a pod without the annotations and terms that the webhook added.
 
     `own_affinity` is the affinity of the VMI. A required term of it may name the same node; then the user's term stays.
-    No annotation names a node that the webhook had the pod avoid: any preference of that form counts as the webhook's.
+    No annotation names a node that the webhook had the pod avoid, or one with a replica: any preference of that form
+    counts as the webhook's.
     """
     annotations = mapping(pod, "metadata", "annotations")
     node = annotations.get(CO_SCHEDULED_NODE)
@@ -105,7 +115,7 @@ def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -
         preferred = [term for term in preferred if term != _preferred_term(node)]
         node_affinity = _unpinned(node_affinity, node, own_terms)
     else:
-        preferred = [term for term in preferred if not _avoids_one_node(term)]
+        preferred = [term for term in preferred if not _names_no_share_managers_node(term)]
     changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
     changed |= {PREFERRED: preferred} if preferred else {}
     return {**released, "spec": {**spec, "affinity": {**mapping(spec, "affinity"), "nodeAffinity": changed}}}

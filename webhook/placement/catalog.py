@@ -32,6 +32,12 @@ class Catalog(Protocol):
     def share_manager_pod(self, namespace: str, volume: str) -> Pod | None:
         """Find the share-manager pod of a Longhorn volume."""
 
+    def longhorn_volume(self, namespace: str, name: str) -> facts.LonghornVolume | None:
+        """Find Longhorn's own object of a volume."""
+
+    def replicas_of(self, volume: str) -> Collection[facts.Replica]:
+        """List the replicas of a Longhorn volume."""
+
     def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
 
@@ -124,6 +130,8 @@ class CatalogProxy:
     volumes_by_handle = _asked(Catalog.volumes_by_handle)
     share_manager = _asked(Catalog.share_manager)
     share_manager_pod = _asked(Catalog.share_manager_pod)
+    longhorn_volume = _asked(Catalog.longhorn_volume)
+    replicas_of = _asked(Catalog.replicas_of)
     mounting_pods = _asked(Catalog.mounting_pods)
     other_mounting_pods = _asked(Catalog.other_mounting_pods)
     storage_class = _asked(Catalog.storage_class)

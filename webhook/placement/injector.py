@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.placement import eligibility, resolve, votes, wording
+from webhook.placement import eligibility, replicas, resolve, votes, wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
@@ -139,7 +139,7 @@ def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends o
         if choice is None or leads_elsewhere:
             return unchanged(Reason.MIGRATION_TARGET, mode)
     elif choice is None:
-        return replace(_unserved(claims, manifest, mode, settings), claims=claims, recorded=True)
+        return replace(_unserved(claims, manifest, mode, catalog, settings), claims=claims, recorded=True)
 
     candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings))
     trace.candidates = [candidate]
@@ -147,7 +147,9 @@ def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends o
     return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)
 
 
-def _unserved(claims: tuple[ClaimFinding, ...], manifest: Manifest, mode: Mode, settings: Settings) -> Decision:
+def _unserved(
+    claims: tuple[ClaimFinding, ...], manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings
+) -> Decision:
     """Decide on a VM whose deciding claims have no node."""
     named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
     deciding = [claim for claim in claims if claim.decides]
@@ -158,8 +160,10 @@ def _unserved(claims: tuple[ClaimFinding, ...], manifest: Manifest, mode: Mode, 
     if never_served and shared and all(claim.claim != named for claim in claims):
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
     if any(claim.follows for claim in deciding):
+        local = replicas.local_nodes(claims, manifest, catalog, settings)
         selector = mapping(manifest.spec, "nodeSelector")
-        return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, selector, steering=settings.steering))
+        message = wording.cold_start(claims, selector, local, steering=settings.steering)
+        return replace(unchanged(Reason.COLD_START, mode, message), replica_nodes=local.nodes)
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 

@@ -17,6 +17,7 @@ from webhook.placement.affinity import (
     PREFERRED,
     WEIGHT,
     own_preferences,
+    replica_term,
     with_node,
     with_preference,
     without_pin,
@@ -93,9 +94,11 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     return operations
 
 
-# What to change in a pod's spec: the node, the outcome, whether the pin is removed, the scheduler, and the labels of
-# preferred nodes. Without a node and labels, the affinity stays; an empty scheduler keeps the scheduler.
-_Change = tuple[str, Outcome, bool, str, tuple[Selector, ...]]
+# A preference at a cold start: a node with a replica, or the labels of the nodes that the share-manager may run on.
+_Preference = str | Selector
+# What to change in a pod's spec: the node, the outcome, whether the pin is removed, the scheduler, and preferences.
+# Without a node and preferences, the affinity stays; an empty scheduler keeps the scheduler.
+_Change = tuple[str, Outcome, bool, str, tuple[_Preference, ...]]
 
 
 @lru_cache(maxsize=1024)
@@ -105,20 +108,22 @@ def _cached_patch_of_spec(encoded: bytes, change: _Change) -> Sequence[Operation
 
 
 def _patch_of_spec(spec: JsonObject, change: _Change) -> Sequence[Operation]:
-    node, outcome, unpins, scheduler, labels = change
+    node, outcome, unpins, scheduler, preferences = change
     changed, affinity = dict(spec), spec.get("affinity")
     if node:
         affinity = without_pin(affinity, node) if unpins else affinity
         pin, avoid = outcome is Outcome.PINNED, outcome is Outcome.UNCHANGED
         changed["affinity"] = with_node(affinity, node, pin=pin, avoid=avoid)
-    for selector in labels:
-        changed["affinity"] = with_preference(changed.get("affinity"), _term(selector))
+    for preference in preferences:
+        changed["affinity"] = with_preference(changed.get("affinity"), _term(preference))
     changed |= {"schedulerName": scheduler} if scheduler else {}
     return patch_between({"spec": spec}, {"spec": changed})
 
 
-def _term(labels: Selector) -> JsonObject:
-    return {"weight": WEIGHT, "preference": {"matchExpressions": msgspec.json.decode(msgspec.json.encode(labels))}}
+def _term(preference: _Preference) -> JsonObject:
+    if isinstance(preference, str):
+        return replica_term(preference)
+    return {"weight": WEIGHT, "preference": {"matchExpressions": msgspec.json.decode(msgspec.json.encode(preference))}}
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
@@ -135,27 +140,28 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
     scheduler = _scheduler_name(pod, decision, settings)
     recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
     cold = decision.claims if decision.reason is Reason.COLD_START else ()
-    labels = tuple(dict.fromkeys(each.limits for each in cold if each.decides and each.limits))
-    if not (node or scheduler or labels):
+    labels = dict.fromkeys(each.limits for each in cold if each.decides and each.limits)
+    preferences: tuple[_Preference, ...] = (*labels, *decision.replica_nodes)
+    if not (node or scheduler or preferences):
         return recorded
     terms = outcome is Outcome.PINNED or decision.unpins
-    change = node, outcome, decision.unpins, scheduler, labels
-    kept = _touched(spec, node, labels, terms=terms)
+    change = node, outcome, decision.unpins, scheduler, preferences
+    kept = _touched(spec, node, preferences, terms=terms)
     encoded = msgspec.json.encode(kept)
     if len(encoded) <= MAX_CACHED_LENGTH:
         return [*recorded, *_cached_patch_of_spec(encoded, change)]
     return [*recorded, *_patch_of_spec(kept, change)]
 
 
-def _touched(spec: JsonObject, node: str, labels: tuple[Selector, ...], *, terms: bool) -> JsonObject:
+def _touched(spec: JsonObject, node: str, preferences: tuple[_Preference, ...], *, terms: bool) -> JsonObject:
     """Return what a patch may change: to copy and compare an affinity of 500 KB takes 8 ms."""
-    touched = _subset(spec, "affinity", "schedulerName") if node or labels else _subset(spec, "schedulerName")
+    touched = _subset(spec, "affinity", "schedulerName") if node or preferences else _subset(spec, "schedulerName")
     if affinity := map_in(touched, "affinity"):
         touched["affinity"] = part = _subset(affinity, "nodeAffinity")
         if node_affinity := map_in(part, "nodeAffinity"):
             part["nodeAffinity"] = part = _subset(node_affinity, PREFERRED, *((REQUIRED,) if terms else ()))
             if preferred := list_in(part, PREFERRED):
-                own = [*own_preferences(preferred, node), *map(_term, labels)]
+                own = [*own_preferences(preferred, node), *map(_term, preferences)]
                 part[PREFERRED] = [term for term in preferred if term in own]
     return touched
 

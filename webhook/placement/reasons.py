@@ -163,6 +163,13 @@ class ClaimFinding(Struct, frozen=True):
         return self.reason is Reason.NO_SHARE_MANAGER or (self.detail == BEING_REPLACED and not self.node)
 
 
+class LocalNodes(Struct, frozen=True):
+    """The nodes that can run a pod and have a healthy replica of most of its claims, and these claims."""
+
+    nodes: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+
+
 class Decision(Struct, frozen=True):
     """The decision on one pod."""
 
@@ -181,3 +188,4 @@ class Decision(Struct, frozen=True):
     # the facts of the pod on the node, if the guard evaluated the node and the pod is pinned, or prefers it and may fit
     reservation: Pod | None = None
     passed_over: bool = False  # the guard did not evaluate a term of a pod in another namespace
+    replica_nodes: tuple[str, ...] = ()  # at a cold start: the nodes with a replica that the pod prefers

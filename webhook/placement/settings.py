@@ -52,6 +52,14 @@ class MigrationTargets(StrEnum):
     PREFER = "prefer"
 
 
+class ReplicaLocality(StrEnum):
+    """At a cold start, whether a VM prefers the nodes that have a replica of its disk."""
+
+    NEVER = "never"
+    BEST_EFFORT = "bestEffort"  # of volumes with that dataLocality, or with one replica
+    ALWAYS = "always"
+
+
 class LogLevel(StrEnum):
     """The lowest level that is logged."""
 
@@ -143,6 +151,7 @@ class Settings(Struct, frozen=True):
     action: Action = Action.INJECT  # whether to apply the decisions
     # whether live-migration targets prefer the node of their share-manager
     migration_targets: MigrationTargets = MigrationTargets.IGNORE
+    replica_locality: ReplicaLocality = ReplicaLocality.BEST_EFFORT  # at a cold start
     release: bool = True  # delete pinned pods that can't be scheduled
     release_after: int = 30  # seconds until then
     scheduler_names: Mapping[str, str] = field(default_factory=dict)  # the new name of each scheduler to replace

@@ -6,7 +6,16 @@ from msgspec.structs import replace
 
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
+from webhook.placement.reasons import (
+    NEVER_SERVED_REASONS,
+    ClaimFinding,
+    Decision,
+    LocalNodes,
+    Mode,
+    OptedInBy,
+    Outcome,
+    Reason,
+)
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
@@ -161,10 +170,10 @@ def unserved(findings: Iterable[ClaimFinding]) -> str:
     return f"no node serves {_claims([f'{each.claim} ({each.reason})' for each in findings if each.decides])}"
 
 
-def cold_start(findings: Iterable[ClaimFinding], selector: JsonObject, *, steering: bool) -> str:
+def cold_start(findings: Iterable[ClaimFinding], selector: JsonObject, local: LocalNodes, *, steering: bool) -> str:
     """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM.
 
-    `selector` is the VM's nodeSelector.
+    `selector` is the VM's nodeSelector. The VM prefers the `local` nodes.
     """
     deciding = [finding for finding in findings if finding.decides]
     cold = [finding for finding in deciding if finding.follows]
@@ -181,11 +190,21 @@ def cold_start(findings: Iterable[ClaimFinding], selector: JsonObject, *, steeri
         message = f"the VM prefers nodes that match {labels}, because {servers} can only run there"
     elif steering:
         follow = "follows it if it" if one else "follow it if they"
-        message = f"the VM starts on any node, and {servers} {follow} can run there"
+        starts = "starts on any node" if not local.nodes else prefers_replicas(local)
+        message = f"the VM {starts}, and {servers} {follow} can run there"
     else:
         message = f"the VM and {servers} start on any node"
+    if local.nodes and labels:
+        message += f"; it {prefers_replicas(local)}"
     problems = [finding for finding in deciding if finding.reason not in _NORMAL and not finding.follows]
     return f"{message}; {unserved(problems)}" if problems else message
+
+
+def prefers_replicas(local: LocalNodes) -> str:
+    """Return a predicate of a VM that prefers nodes with a replica."""
+    *others, last = local.nodes
+    names, have = (f"{', '.join(others)} and {last}", "have") if others else (last, "has")
+    return f"prefers {names}, which {have} a replica of {_claims(list(local.claims))}"
 
 
 def observed(decision: Decision) -> str:

@@ -48,6 +48,7 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             number += len(items)
             show(kind.plural, number)
     except ClusterError as error:
-        # Without the right to list a kind that only the tool reads, or without its CRD, the inventory lacks it.
-        if error.code not in ((403, 404) if kind.fact is None else (404,) if kind.optional else ()):
+        # Without the right to list a kind that no decision needs, or without its CRD, the inventory lacks it.
+        is_extra = kind.fact is None or (kind.optional and not kind.required)
+        if error.code not in ((403, 404) if is_extra else (404,) if kind.optional else ()):
             raise

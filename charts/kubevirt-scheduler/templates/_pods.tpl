@@ -8,6 +8,8 @@
   value: {{ .affinityMode }}
 - name: CO_SCHEDULE_NODE_GUARD
   value: {{ .nodeGuard | quote }}
+- name: CO_SCHEDULE_REPLICA_LOCALITY
+  value: {{ .replicaLocality }}
 - name: CO_SCHEDULE_STEERING
   value: {{ .steering | quote }}
 - name: CO_SCHEDULE_ACTION

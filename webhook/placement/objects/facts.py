@@ -83,6 +83,27 @@ class ShareManager(Fact, Struct, frozen=True):
     deleting: bool
 
 
+class LonghornVolume(Fact, Struct, frozen=True):
+    """Longhorn's own object of a volume."""
+
+    namespace: str
+    name: str
+    data_locality: str
+    number_of_replicas: int  # the wanted one
+    attached_to: str  # the node of its engine; empty while it is detached
+
+
+class Replica(Fact, Struct, frozen=True):
+    """A replica of a Longhorn volume."""
+
+    namespace: str
+    name: str
+    volume: str
+    node: str
+    healthy: bool  # its data is complete
+    used: bool  # it has been healthy, or has failed
+
+
 class CSINode(Fact, Struct, frozen=True):
     """The CSI drivers on a node."""
 
