@@ -80,50 +80,56 @@ class Trial:
 
     def __init__(self, stage: Stage, scenario: Scenario, seed: int, pods: int) -> None:
         self._pods = pods
-        self._plane, self._longhorn, self._scenario = stage.plane, stage.longhorn, scenario
+        self._plane, self.longhorn, self.scenario = stage.plane, stage.longhorn, scenario
         self._random = random.Random(seed)
-        self._claims = [f"disk{number}" for number in range(VMS)]
+        self.claims = [f"disk{number}" for number in range(VMS)]
 
     def prepare(self) -> None:
         """Create the volumes, and nodes with 0 to 95 % of their cores and of their memory in use."""
-        for node in self._scenario.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(self._pods)):
+        for node in self.scenario.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(self._pods)):
             cores, gigabytes = (self._random.uniform(0, 0.95) * capacity for capacity in (CORES, GIGABYTES))
-            self._scenario.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
+            self.scenario.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
             if self._random.random() < 0.5:
                 self._plane.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"images": [IMAGE]}})
         # The StorageClass does not restrict the nodes of the share-managers, so only the webhook does.
-        for claim in self._claims:
-            self._scenario.add_volume(claim, self._volume(claim), isolated=False)
-        self._scenario.wait_bound(*self._claims)
+        for claim in self.claims:
+            self.scenario.add_volume(claim, self.volume(claim), isolated=False)
+        self.scenario.wait_bound(*self.claims)
 
     def cold(self) -> StartResult:
         """Start all VMs while no pod uses their volumes."""
-        in_parallel(self._create_vm, self._claims)
+        in_parallel(self._create_vm, self.claims)
         return self._result("cold")
+
+    def start_cold(self) -> dict[str, Pair]:
+        """Start all VMs while no pod uses their volumes, and return each VM with its share-manager, by its claim."""
+        in_parallel(self._create_vm, self.claims)
+        pairs = self._plane.wait(self._settled, TIMEOUT, "the end of the cold start")
+        return {_claim(pair[0]): pair for pair in pairs}
 
     def restart(self) -> StartResult:
         """Restart each VM: delete its pod, and create the replacement as soon as the pod is gone."""
         pods = {pod["metadata"]["labels"]["vm.kubevirt.io/name"]: pod["metadata"]["name"] for pod in self._vm_pods()}
 
         def restart_vm(claim: str) -> None:
-            self._scenario.delete(pods[f"vm-{claim}"])
+            self.scenario.delete(pods[f"vm-{claim}"])
             self._create_vm(claim)
 
-        in_parallel(restart_vm, self._claims)
+        in_parallel(restart_vm, self.claims)
         return self._result("restart")
 
     def warm(self) -> StartResult:
         """Stop all VMs, create other pods that use their volumes, and start the VMs."""
         query = "labelSelector=kubevirt.io%3Dvirt-launcher&gracePeriodSeconds=0"
-        self._plane.request("DELETE", f"{self._scenario.pods}?{query}")
+        self._plane.request("DELETE", f"{self.scenario.pods}?{query}")
         self._plane.wait(lambda: not self._share_managers(), TIMEOUT, "all share-managers stopped")
-        in_parallel(self._scenario.create_consumer, self._claims)
+        in_parallel(self.scenario.create_consumer, self.claims)
         self._plane.wait(lambda: len(self._serving()) == VMS, TIMEOUT, "all share-managers running")
-        in_parallel(self._create_vm, self._claims)
+        in_parallel(self._create_vm, self.claims)
         return self._result("warm")
 
     def _create_vm(self, claim: str) -> None:
-        self._scenario.create(self._scenario.vm_pod(f"vm-{claim}", claim))
+        self.scenario.create(self.scenario.vm_pod(f"vm-{claim}", claim))
 
     def _result(self, start: str) -> StartResult:
         pairs = self._plane.wait(self._settled, TIMEOUT, f"the end of the {start} start")
@@ -139,17 +145,17 @@ class Trial:
 
     def _settled(self) -> list[Pair]:
         """Return each VM with its share-manager once all run and Longhorn is idle; until then, an empty list."""
-        with self._longhorn.paused():  # no pod is deleted between these requests
+        with self.longhorn.paused():  # no pod is deleted between these requests
             vms, serving = self._vm_pods(), self._serving()
             wanted, attached = self._nodes_in_use(), self._attachments()
         running = [pod for pod in vms if pod["status"].get("phase") == "Running"]
         if len(running) < VMS or len(serving) < VMS or wanted != attached:
             return []
-        return [(pod, serving[self._volume(_claim(pod))]) for pod in running]
+        return [(pod, serving[self.volume(_claim(pod))]) for pod in running]
 
     def _serving(self) -> dict[str, Object]:
         """Return the share-manager pod of each volume whose ShareManager is running on that pod's node."""
-        path = f"/apis/longhorn.io/v1beta2/namespaces/{self._longhorn.namespace}/sharemanagers"
+        path = f"/apis/longhorn.io/v1beta2/namespaces/{self.longhorn.namespace}/sharemanagers"
         owners = {
             each["metadata"]["name"]: each["status"].get("ownerID")
             for each in self._list(path)
@@ -159,26 +165,27 @@ class Trial:
         return {volume: pod for volume, pod in pods.items() if owners.get(volume, "") == pod["spec"].get("nodeName")}
 
     def _nodes_in_use(self) -> set[tuple[str, str]]:
-        pods = [pod for pod in self._list(self._scenario.pods) if _claim(pod)]
-        return {(f"pv-{self._volume(_claim(pod))}", pod["spec"].get("nodeName", "")) for pod in pods}
+        pods = [pod for pod in self._list(self.scenario.pods) if _claim(pod)]
+        return {(f"pv-{self.volume(_claim(pod))}", pod["spec"].get("nodeName", "")) for pod in pods}
 
     def _attachments(self) -> set[tuple[str, str]]:
         specs = [each["spec"] for each in self._list("/apis/storage.k8s.io/v1/volumeattachments")]
         return {(spec["source"]["persistentVolumeName"], spec["nodeName"]) for spec in specs}
 
     def _vm_pods(self) -> list[Object]:
-        return [pod for pod in self._list(self._scenario.pods) if "kubevirt.io" in pod["metadata"].get("labels", {})]
+        return [pod for pod in self._list(self.scenario.pods) if "kubevirt.io" in pod["metadata"].get("labels", {})]
 
     def _share_managers(self) -> list[Object]:
-        return self._list(f"/api/v1/namespaces/{self._longhorn.namespace}/pods")
+        return self._list(f"/api/v1/namespaces/{self.longhorn.namespace}/pods")
 
     def _list(self, path: str) -> list[Object]:
         # resourceVersion=0 reads from the API server's watch cache.
         found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
-    def _volume(self, claim: str) -> str:
-        return f"vol-{self._scenario.namespace}-{claim}"
+    def volume(self, claim: str) -> str:
+        """Return the Longhorn volume of a claim."""
+        return f"vol-{self.scenario.namespace}-{claim}"
 
 
 def _claim(pod: Object) -> str:

@@ -68,13 +68,13 @@ class Stage:
         return Webhook(self.plane, name, self.kubeconfig, settings)
 
     @contextmanager
-    def scenario(self, name: str, pins: bool, steers: bool) -> Iterator[Scenario]:
+    def scenario(self, name: str, pins: bool, steers: bool, **settings: str) -> Iterator[Scenario]:
         """Yield a scenario in which the webhook pins VMs, steers share-managers, both or neither."""
         with ExitStack() as stack:
             if not (pins or steers):
                 scenario = Scenario(self.plane, self.longhorn, None)
             else:
-                webhook = stack.enter_context(self.webhook(name, steering=str(steers).lower()))
+                webhook = stack.enter_context(self.webhook(name, steering=str(steers).lower(), **settings))
                 # One registration covers VMs and share-managers, so a call for a VM shows that both are in effect.
                 scenario = Scenario(self.plane, self.longhorn, webhook.register())
             stack.callback(scenario.close)

@@ -16,7 +16,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.fake_clock import FakeClock
-from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
+from tests.support.fleet import LATER, inventory, longhorn_volume, replica, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
 from webhook.catalog.store import Store
 from webhook.cluster.client import Api, ClusterClient
@@ -65,6 +65,14 @@ def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
     assert counts
     assert counts.vms == {(State.TOGETHER, True): 1, (State.APART, True): 2, (State.STOPPED, False): 1}
     assert counts.by_node == {("node-a", State.TOGETHER): 1, ("node-b", State.APART): 1}
+
+
+def test_vms_are_counted_by_the_place_of_their_data() -> None:
+    second = [*storage("disk2"), vm_pod("remote", claims=["disk2"])]
+    data = [longhorn_volume(), longhorn_volume("vol-disk2"), replica("node-a"), replica("node-b", "vol-disk2")]
+    counts = FleetCounter(StillCaches(*FLEET, *second, *data), SETTINGS, FakeClock()).counts()
+    assert counts
+    assert counts.by_data == {True: 2, False: 1}  # "together" and "apart" share a disk
 
 
 def test_pods_that_a_tenant_makes_up_add_no_vm() -> None:

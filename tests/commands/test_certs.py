@@ -265,7 +265,7 @@ OVERDUE = {
     ),
     "expired certificate": (30 * DAY, "step renew is overdue (the certificate has expired);", False),
     "expired certificate and CA": (365 * DAY, "step start is overdue (the CA has expired);", False),
-    "not yet valid": (-DAY, "step start is overdue (the CA is not valid yet", False),
+    "not yet valid": (-61 * DAY, "step start is overdue (the CA is not valid yet", False),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from tests.support.accounts import creator_of
-from webhook.catalog import kinds
+from webhook.catalog import kinds, longhorn_kinds
 from webhook.catalog.store import Store
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.reasons import Decision
@@ -31,12 +31,12 @@ READERS = {
     "PersistentVolume": kinds.read_volume,
     "PersistentVolumeClaim": kinds.read_claim,
     "Pod": kinds.read_pod,
-    "Replica": kinds.read_replica,
-    "ShareManager": kinds.read_share_manager,
+    "Replica": longhorn_kinds.read_replica,
+    "ShareManager": longhorn_kinds.read_share_manager,
     "StorageClass": kinds.read_storage_class,
     "VirtualMachine": kinds.read_virtual_machine,
     "VirtualMachineInstance": kinds.read_vmi,
-    "Volume": kinds.read_longhorn_volume,
+    "Volume": longhorn_kinds.read_longhorn_volume,
 }
 
 

@@ -90,6 +90,14 @@ class Longhorn:
             path = f"{GROUP}/namespaces/{self.namespace}/{each['kind'].lower()}s"
             self._create(path, each | {"metadata": each["metadata"] | {"namespace": self.namespace}})
 
+    def remove_data(self, volumes: Iterable[str]) -> None:
+        """Delete what `add_data` created for these volumes."""
+        for kind in "replicas", "volumes":
+            path = f"{GROUP}/namespaces/{self.namespace}/{kind}"
+            for each in self._plane.request("GET", path)["items"]:
+                if {each["metadata"]["name"], each["spec"].get("volumeName")} & set(volumes):
+                    self._plane.request("DELETE", f"{path}/{each['metadata']['name']}")
+
     def provision(
         self,
         namespace: str,

@@ -7,7 +7,7 @@ from datetime import datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from webhook.catalog.kinds import key_of
+from webhook.catalog.kind import key_of
 from webhook.catalog.pod_tables import vm_key
 from webhook.catalog.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
@@ -51,6 +51,11 @@ def facts_of(store: Store) -> Facts:
     """Copy the cached facts about VMs. That takes a fraction of a millisecond, so that no decision waits for long."""
     vms, vmis, pods = store.virtual_machines.values(), store.vmis.values(), store.pods
     return tuple(vms), tuple(vmis), tuple(pods.of_app(VIRT_LAUNCHER)), tuple(pods.of_app(HOTPLUG_POD))
+
+
+def volume_data(store: Store) -> dict[str, VolumeData]:
+    """Return where Longhorn keeps the data of each volume, by its name."""
+    return data_of(store.longhorn_volumes.values(), store.replicas.values())
 
 
 def machines(facts: Facts) -> list[Machine]:
@@ -147,7 +152,7 @@ class Inventory(Struct, frozen=True):
 
     def volume_data(self) -> dict[str, VolumeData]:
         """Return where Longhorn keeps the data of each volume, by its name."""
-        return data_of(self.store.longhorn_volumes.values(), self.store.replicas.values())
+        return volume_data(self.store)
 
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""

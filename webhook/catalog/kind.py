@@ -137,6 +137,11 @@ class Kind(Struct, frozen=True):
         raise MalformedObject("/".join(filter(None, (text(item, "metadata", "namespace"), name))), problem)
 
 
+def key_of(item: JsonObject) -> Key:
+    """Return the namespace and name of a namespaced object."""
+    return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")
+
+
 def decode_json(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw | bytes) -> T:
     """Decode JSON. If it is nested too deeply for that, the lists and maps on the level MAX_DEPTH become empty."""
     try:

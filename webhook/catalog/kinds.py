@@ -9,21 +9,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from webhook.catalog.kind import Kind, list_of, map_of, metadata_of, object_of
+from webhook.catalog.kind import Kind, key_of, list_of, map_of, metadata_of, object_of
+from webhook.catalog.longhorn_kinds import LONGHORN_VOLUMES, REPLICAS, SETTINGS, SHARE_MANAGERS
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects import facts, kubevirt
-from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
-from webhook.placement.objects.longhorn import READ_SETTINGS, share_manager_limits
+from webhook.placement.objects.longhorn import share_manager_limits
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
     MAX_NAME,
     NO_STRINGS,
     Manifest,
-    is_terminating,
     labels_of,
     memory_of,
     pod_facts,
@@ -33,17 +33,12 @@ from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.settings import OPT_IN_KEY
 
-KUBEVIRT, LONGHORN, STORAGE = "kubevirt.io/v1", "longhorn.io/v1beta2", "storage.k8s.io/v1"
+KUBEVIRT, STORAGE = "kubevirt.io/v1", "storage.k8s.io/v1"
 KUBEVIRT_API = f"/apis/{KUBEVIRT}"
 
 OWNED = {"labels": Any, "annotations": Any, "ownerReferences": list_of("apiVersion kind name uid controller")}
 _LABELED = metadata_of("labels")
 _CONDITIONS = list_of("type status reason lastTransitionTime message")
-
-
-def key_of(item: JsonObject) -> Key:
-    """Return the namespace and name of a namespaced object."""
-    return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")
 
 
 def _limited_name(name: str) -> str:
@@ -143,57 +138,6 @@ _VOLUME = object_of(
     ),
 )
 VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
-
-
-def read_share_manager(item: JsonObject) -> facts.ShareManager:
-    """Extract the facts of a ShareManager."""
-    status = mapping(item, "status")
-    return facts.ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
-
-
-SHARE_MANAGERS = Kind(
-    LONGHORN, "ShareManager", object_of(status=map_of("state ownerID")), facts.ShareManager, read_share_manager
-)
-
-
-def read_longhorn_volume(item: JsonObject) -> facts.LonghornVolume:
-    """Extract the facts of Longhorn's Volume."""
-    spec = mapping(item, "spec")
-    number, attached_to = spec.get("numberOfReplicas"), text(item, "status", "currentNodeID")
-    replicas = number if isinstance(number, int) else 0
-    return facts.LonghornVolume(*key_of(item), text(spec, "dataLocality"), replicas, attached_to)
-
-
-def read_replica(item: JsonObject) -> facts.Replica:
-    """Extract the facts of a Replica. Longhorn clears `healthyAt` before it rebuilds a replica.
-
-    Source: `IsAvailableHealthyReplica` in
-    https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
-    """
-    spec = mapping(item, "spec")
-    volume, node, failed = (text(spec, name) for name in ("volumeName", "nodeID", "failedAt"))
-    was_healthy = bool(text(spec, "healthyAt"))
-    healthy = was_healthy and bool(node) and not failed and not is_terminating(item)
-    return facts.Replica(*key_of(item), volume, node, healthy=healthy, used=was_healthy or bool(failed))
-
-
-# Where the data of a volume is. Without the right, a VM at a cold start prefers no node.
-LONGHORN_VOLUMES = Kind(
-    LONGHORN,
-    "Volume",
-    object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID")),
-    facts.LonghornVolume,
-    read_longhorn_volume,
-    required=False,
-)
-REPLICAS = Kind(
-    LONGHORN,
-    "Replica",
-    object_of(spec=map_of("volumeName nodeID failedAt healthyAt")),
-    facts.Replica,
-    read_replica,
-    required=False,
-)
 
 
 # Nodes
@@ -435,15 +379,11 @@ _TOOL_KINDS = (
         query={"labelSelector": NAME_LABEL},
     ),
 )
-_SETTINGS = tuple(
-    Kind(LONGHORN, "Setting", object_of("value"), query={"fieldSelector": f"metadata.name={name}"})
-    for name in READ_SETTINGS
-)
 
 
 def tool_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that only the tool reads; `longhorn` is Longhorn's namespace."""
-    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in _SETTINGS))
+    return (*_TOOL_KINDS, *(replace(kind, namespace=longhorn) for kind in SETTINGS))
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

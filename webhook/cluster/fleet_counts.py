@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from webhook.catalog.inventory import facts_of, machines
+from webhook.catalog.inventory import facts_of, machines, volume_data
 from webhook.catalog.store import Store
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.states import State, assess
@@ -26,10 +26,12 @@ UNDECIDED_SECONDS = 3600.0
 
 
 class Counts(Struct, frozen=True):
-    """The number of VMs by state and opt-in, and by node and state, and of recent pods without a decision."""
+    """The number of VMs by state and opt-in, by node and state, and by data, and of recent pods without a decision."""
 
     vms: Counter[tuple[State, bool]] = field(default_factory=Counter)
     by_node: Counter[tuple[str, State]] = field(default_factory=Counter)
+    # by whether the node of its share-manager has a healthy replica; without VMs for which that is unknown
+    by_data: Counter[bool] = field(default_factory=Counter)
     undecided: int = 0
 
 
@@ -61,6 +63,7 @@ class FleetCounter:
 
     def _current_counts(self) -> Counts:
         *_, launchers, _ = facts = self._live.query(facts_of)
+        data = self._live.query(volume_data)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
         recent = [pod for pod in launchers if pod.undecided and pod.created >= since]
@@ -74,6 +77,9 @@ class FleetCounter:
             # Namespace users can create a pod that names any node: each would be a few time series.
             if status.node and catalog.node(status.node):
                 counts.by_node[status.node, status.state] += 1
+            is_local = data[status.volume].is_local_to(status.storage_node) if status.volume in data else None
+            if is_local is not None:
+                counts.by_data[is_local] += 1
         return counts
 
 

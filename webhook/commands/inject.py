@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from webhook.catalog.kinds import VIRTUAL_MACHINES, key_of
+from webhook.catalog.kind import key_of
+from webhook.catalog.kinds import VIRTUAL_MACHINES
 from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, request_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option

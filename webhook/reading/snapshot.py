@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from webhook.catalog.inventory import Inventory
-from webhook.catalog.kind import Kind, MalformedObject
-from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, key_of, kinds, tool_kinds
+from webhook.catalog.kind import Kind, MalformedObject, key_of
+from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, kinds, tool_kinds
 from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import is_share_manager

@@ -63,6 +63,8 @@ def fleet_metrics(counts: Callable[[], Counts | None]) -> Families:
     by_node = {(node, str(state)): found.by_node[node, state] for node in nodes for state in RUNNING_STATES}
     text = "VMs on each node by state. Each replica exports its own view: aggregate with max, not with sum."
     yield gauge("node_vms", text, by_node, "node", "state")
+    text = "VMs by whether the node of their share-manager has a healthy replica: aggregate with max, not with sum."
+    yield gauge("data_vms", text, {"local": found.by_data[True], "remote": found.by_data[False]}, "data")
     text = "Pods of opted-in VMs that were created within an hour and have no decision: aggregate with max."
     yield gauge("undecided_pods", text, found.undecided)
 
