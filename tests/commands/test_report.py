@@ -1,6 +1,7 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,14 @@ def test_a_selector_selects_like_kubectl(selector: str, selected: bool) -> None:
 def test_control_characters_of_a_name_are_replaced(tmp_path: Path, output: str) -> None:
     file = write_manifests(tmp_path, vm("a\x07\nb"))
     assert "a\ufffd\ufffdb" in run_report("--snapshot", file, "-o", output).stdout
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_control_characters_are_escaped_for_programs(tmp_path: Path, output: str) -> None:
+    file = write_manifests(tmp_path, vm("a\x9b\x85\x7fb"))
+    printed = run_report("--snapshot", file, "-o", output).stdout
+    assert not any(unicodedata.category(char) == "Cc" for char in printed if char != "\n")
+    assert yaml.safe_load(printed)["vms"][0]["name"] == "a\x9b\x85\x7fb"
 
 
 def test_a_node_without_a_ready_condition_is_not_called_not_ready(tmp_path: Path) -> None:

@@ -180,4 +180,6 @@ def as_data(value: Any, output: str = "json") -> str:
     encoded = msgspec.json.encode(value)
     if output == "yaml":
         return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    # JSON needs no escape for these characters, but they control terminals.
+    written = msgspec.json.format(encoded, indent=2).decode()
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written) + "\n"

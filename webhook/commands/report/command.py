@@ -18,7 +18,7 @@ from webhook.placement.objects.fields import JsonObject
 
 COLUMNS = 100  # without a terminal
 EXIT_APART = 1
-MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
+MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matrix.js), which take 20 ms each
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
@@ -95,6 +95,7 @@ def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True,
     found = fleet.origin() | build_report(
         statuses, fleet.inventory, Surroundings(settings, rates=rates), planned=planned
     )
+    found["warnings"] = click.get_current_context().meta.pop("warnings", [])
     if drains and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
         describe_drains(found["nodes"], statuses, fleet.inventory, settings)
     return found

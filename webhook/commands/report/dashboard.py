@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,6 +67,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self._read, self.interval, self._lock = read, interval, threading.Lock()
+        self._report, self._read_at = JsonObject(), float("-inf")
         # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -75,9 +77,15 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def content(self, path: str) -> str:
-        """Return the page, or its report as JSON. Raises BadInput."""
+        """Return the page, or its report as JSON. Raises BadInput.
+
+        Requests within one interval share a report, also those of pages that were closed meanwhile.
+        """
         with self._lock:
-            report = self._read()
+            if time.monotonic() - self._read_at > self.interval / 2:
+                self._report = self._read()
+                self._read_at = time.monotonic()
+            report = self._report
         return page.render(report, self.interval) if path == "/" else page.embedded_json(report)
 
 
@@ -91,6 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         if self.server.hosts.isdisjoint((host, f"{host}:80")):  # browsers omit the default port
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        # Another site, open in the same browser, can send requests, though it can't read the responses.
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return self.send_error(HTTPStatus.FORBIDDEN)
         if path not in PATHS:
             return self.send_error(HTTPStatus.NOT_FOUND)
         status, media_type = HTTPStatus.OK, PATHS[path]
