@@ -292,7 +292,7 @@ def test_the_first_vm_of_a_storage_class_is_watched(
     ids=["paused", "not Ready"],
 )
 def test_a_vm_that_its_users_can_make_fail_stops_its_namespace_only(sight: Object, now: float) -> None:
-    """A tenant paused a VM after its migration, or let its readiness probe fail, and no VM of any other tenant moved."""
+    """A tenant paused a VM after its migration, or its readiness probe failed, and no VM of any other tenant moved."""
     other = relocation("vm3", "c", "d")
     other = replace(other, move=replace(other.move, namespace="other"))
     run = migrating(run_of(replace(relocation(), canary=True), relocation("vm2"), other, proven=frozenset()))

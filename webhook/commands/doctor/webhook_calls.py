@@ -115,10 +115,21 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 
 def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check that the API server calls this webhook again after those that it calls later, by their names."""
+    """Check that this webhook is installed once, and is called again after those with later names."""
+    configurations = read_list(inspection.cluster, CONFIGURATIONS)
+    names = [
+        (text(each, "metadata", "name"), {text(one, "name") for one in mappings(each, "webhooks")})
+        for each in configurations
+    ]
+    twins = sorted(name for name, webhooks in names if VM_WEBHOOK in webhooks)
+    if others := [name for name in twins if name != inspection.configuration]:
+        yield failure(
+            f"the webhook is installed more than once: {listed(twins)}",
+            f"Uninstall one of the releases: each decides on each VM. To check {others[0]}: --webhook-configuration.",
+        )
     later = [
         f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
-        for item in read_list(inspection.cluster, CONFIGURATIONS)
+        for item in configurations
         if text(item, "metadata", "name") > inspection.configuration
         for webhook in mappings(item, "webhooks")
         if any({"pods", "pods/*", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
