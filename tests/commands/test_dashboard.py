@@ -133,6 +133,8 @@ def test_a_cluster_or_a_port_that_can_not_be_used_ends_the_command(server: ApiSe
     assert (both.exit_code, "-A cannot be combined with -n" in both.stderr) == (2, True)
     wrong = run_cli("dashboard", "--prometheus", "localhost:9090", "--kubeconfig", kubeconfig)
     assert (wrong.exit_code, "expected a URL such as http://localhost:9090" in wrong.stderr) == (2, True)
+    minute = run_cli("dashboard", "--interval", "1m", "--kubeconfig", kubeconfig)
+    assert (minute.exit_code, "'1m' is not a valid number of seconds" in minute.stderr) == (2, True)
     with dashboard("--kubeconfig", kubeconfig) as port:
         taken = run_cli("dashboard", "--port", port, "--kubeconfig", kubeconfig)
         assert (taken.exit_code, "specify another --port" in taken.stderr) == (2, True)

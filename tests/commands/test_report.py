@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import Result
 
-from tests.support.builders import OPT_IN, Object, node, pod, storage
+from tests.support.builders import OPT_IN, Object, labeled_namespace, node, pod, storage
 from tests.support.command_line import run_cli, write_manifests
-from tests.support.fake_api_server import ApiServer
+from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi
 from tests.support.migrations import migratable
 from webhook.commands.label_selector import parse_selector
@@ -247,6 +247,14 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     result = run_report("--snapshot", snapshot, "-n", "other")
     assert result.stdout.splitlines() == ["0 VMs"]
     assert result.stderr == "No VM found in namespace other. To select all namespaces, add -A\n"
+    known = write_manifests(
+        snapshot.parent, *(labeled_namespace(name) for name in ("default", "other")), name="ns.yaml"
+    )
+    wrong = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "defualt", "--fail-on", "apart")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert 'Error: namespace "defualt" not found; did you mean "default"?' in wrong.stderr
+    empty = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "other")
+    assert (empty.exit_code, "No VM found in namespace other" in empty.stderr) == (0, True)
     labeled = run_report("--snapshot", snapshot, "-n", "default", "-l", "app=none").stderr
     assert labeled == "No VM with these labels found in namespace default. To select all namespaces, add -A\n"
 
@@ -312,6 +320,20 @@ def test_a_selector_selects_like_kubectl(selector: str, selected: bool) -> None:
 def test_control_characters_of_a_name_are_replaced(tmp_path: Path, output: str) -> None:
     file = write_manifests(tmp_path, vm("a\x07\nb"))
     assert "a\ufffd\ufffdb" in run_report("--snapshot", file, "-o", output).stdout
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (forbidden("list", "nodes"), 'cannot list resource "nodes"'),
+        (forbidden("list", "nodes"), "docs/reference/rights.md lists the rights of each command"),
+        (status(401, "Unauthorized"), "renew the token or the client certificate of the kubeconfig's user"),
+    ],
+)
+def test_a_refused_request_says_what_to_do(server: ApiServer, tmp_path: Path, response: Object, words: str) -> None:
+    server.script("list", "nodes", error_response(response))
+    result = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])

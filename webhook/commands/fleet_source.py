@@ -1,5 +1,6 @@
 """Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
 
+import difflib
 import gc
 import os
 import sys
@@ -63,12 +64,15 @@ class Scope(Struct, frozen=True):
         """Return what excludes a VM, empty if nothing does."""
         return self.excluded & {namespace, f"{namespace}/{name}"}
 
-    @property
-    def not_found(self) -> str:
-        """Return a sentence for a scope that selects no VM."""
+    def report_none(self, namespaces: Collection[str]) -> None:
+        """Print that no VM is selected. Raises BadInput if the namespace isn't among these; none means unknown."""
+        if self.namespace and namespaces and self.namespace not in namespaces:
+            close = difflib.get_close_matches(self.namespace, sorted(namespaces), n=1)
+            remedy = f'did you mean "{close[0]}"?' if close else "to list all: kubectl get namespaces"
+            raise BadInput(f'namespace "{self.namespace}" not found; {remedy}')
         labeled = " with these labels" if self.selector else ""
         where = f" in namespace {self.namespace}. To select all namespaces, add -A" if self.namespace else ""
-        return printable(f"No VM{labeled} found{where}")
+        click.echo(printable(f"No VM{labeled} found{where}"), err=True)
 
 
 class Fleet(Struct, frozen=True):

@@ -82,7 +82,15 @@ selector_option = kept_option(
 
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
 DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
-SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
+
+
+class Seconds(click.IntRange):
+    """Whole seconds: a FloatRange accepts `nan`, and a run would never end with `inf`."""
+
+    name = "number of seconds"
+
+
+SECONDS = Seconds(0, 24 * 60 * 60)
 
 
 def checked(is_valid: Callable[[str], object], expected: str) -> Callable[[str], str]:

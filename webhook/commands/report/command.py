@@ -75,7 +75,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     scope = selected(fleet.namespace)
     found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
     if not found["vms"] and scope.namespace:
-        click.echo(scope.not_found, err=True)
+        scope.report_none(fleet.inventory.namespaces())
     if workloads:
         pods = assess_pods(fleet.inventory, scope, fleet.webhook.predicting)
         found["workloads"], found["summary"]["workloads"] = describe_workloads(pods)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from webhook.commands.fleet_source import read_fleet, read_rates, selected
-from webhook.commands.options import fleet_options
+from webhook.commands.options import Seconds, fleet_options
 from webhook.commands.report import page
 from webhook.commands.report.command import report_on
 from webhook.placement.objects.fields import JsonObject
@@ -25,13 +25,19 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-SECONDS = click.IntRange(1, 3600)
 
 
 @click.command(short_help="serve the report as a page that follows the cluster")
 @fleet_options
 @click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0 picks a free port.")
-@click.option("--interval", type=SECONDS, default=5, show_default=True, help="Seconds between two readings of a page.")
+@click.option(
+    "--interval",
+    type=Seconds(1, 3600),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two readings of a page.",
+)
 def dashboard(port: int, interval: int) -> None:
     """Serve the page of `report -o html` on this machine, until Ctrl-C. It follows the cluster.
 
