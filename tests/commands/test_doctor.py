@@ -411,6 +411,10 @@ AFTER_CASES: dict[str, Case] = {
     "another Longhorn namespace": (
         "selection", "ok failure", '"storage" not found', setting("LONGHORN_NAMESPACE", "storage")
     ),
+    "an opt-in with a mistake": (
+        "selection", "ok warning", "opt-in: 1 (shop/vm2); spec.template.metadata.annotations has kubevirt",
+        put(virtual_machine("vm2", "shop", annotations={"kubevirt-scheduler/co-shedule": "true"})),
+    ),
     "a second installation": (
         "other-webhooks", "failure ok", "installed more than once: kubevirt-scheduler, second",
         put(named("MutatingWebhookConfiguration", "second", webhooks=[{"name": VM_WEBHOOK, "rules": []}])),

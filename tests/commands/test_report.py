@@ -336,6 +336,20 @@ def test_a_refused_request_says_what_to_do(server: ApiServer, tmp_path: Path, re
     assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
 
 
+def test_a_vm_whose_opt_in_has_a_mistake_is_named_and_opt_in_corrects_it(server: ApiServer, tmp_path: Path) -> None:
+    misplaced = vm("vm2", opt_in=False)
+    misplaced["metadata"]["annotations"] = {OPT_IN: "true"}
+    server.put(vm(annotations={OPT_IN: "yes"}), misplaced)
+    options = "-n", "default", "--kubeconfig", server.kubeconfig(tmp_path)
+    named = run_report(*options).stderr
+    place = "spec.template.metadata.annotations"
+    assert (
+        f"Warning: VM default/vm1: {place} has {OPT_IN}: 'yes'; write {place}: {OPT_IN}: \"true\", and 1 more" in named
+    )
+    assert run_cli("opt-in", *options, "--yes").exit_code == 0
+    assert "Warning: VM" not in run_report(*options).stderr
+
+
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_control_characters_are_escaped_for_programs(tmp_path: Path, output: str) -> None:
     file = write_manifests(tmp_path, vm("a\x9b\x85\x7fb"))

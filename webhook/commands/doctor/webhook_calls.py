@@ -12,7 +12,7 @@ from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import labels_match
-from webhook.placement.opt_in import opted_in_by
+from webhook.placement.opt_in import opt_in_mistake, opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.reading.api import read_list
@@ -109,6 +109,14 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
     else:
         yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
+    keys, manifests = found.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
+    mistakes = {"/".join(key): mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
+    if mistakes:
+        first = next(iter(mistakes.values()))
+        yield warning(
+            f"VMs with a mistake in their opt-in: {len(mistakes)} ({listed([*mistakes])}); {first}",
+            "To correct them: kubevirt-scheduler opt-in. Or correct the manifest in git, if a program applies it.",
+        )
     longhorn = found.settings.longhorn_namespace
     if longhorn not in namespaces:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
