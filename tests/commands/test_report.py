@@ -15,7 +15,9 @@ from tests.support.command_line import run_cli, write_manifests
 from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi
 from tests.support.migrations import migratable
+from tests.support.paths import ROOT
 from webhook.commands.label_selector import parse_selector
+from webhook.commands.report.command import MAX_DRAINS
 from webhook.placement.objects.selectors import labels_match
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -104,7 +106,7 @@ def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(
     assert row[5:8] == ["Stopped", "-", "-"]
 
 
-UNKNOWN = "without the right to list volumes.longhorn.io and replicas.longhorn.io"
+UNKNOWN = "no right to list volumes.longhorn.io and replicas.longhorn.io, or a file without them"
 # What Longhorn says about the volumes of two VMs that are apart and one that is together: cells, and the summary.
 DATA: dict[str, tuple[list[Object], list[str], str]] = {
     "a replica beside one of two share-managers": (
@@ -119,12 +121,12 @@ DATA: dict[str, tuple[list[Object], list[str], str]] = {
     "no right to list replicas": (
         [longhorn_volume("vol-disk1", "strict-local"), longhorn_volume("vol-disk2", "")],
         ["strict-local", "strict-local", "-", "-"],
-        f"data of the volumes: unknown for 3, {UNKNOWN}",
+        f"data of the volumes: unknown for 3 ({UNKNOWN})",
     ),
     "no right to list volumes": (
         [replica("node-a", "vol-disk1")],
         ["-", "-", "-", "-"],
-        f"data of the volumes: unknown for 3, {UNKNOWN}",
+        f"data of the volumes: unknown for 3 ({UNKNOWN})",
     ),
 }
 
@@ -334,6 +336,19 @@ def test_a_refused_request_says_what_to_do(server: ApiServer, tmp_path: Path, re
     server.script("list", "nodes", error_response(response))
     result = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
     assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+
+
+def test_files_that_do_not_describe_their_cluster_are_its_source(snapshot: Path) -> None:
+    found = report_on("--snapshot", snapshot)
+    assert re.fullmatch(rf"{snapshot} \(\d{{4}}-\d\d-\d\d \d\d:\d\d UTC\)", found["source"])
+    assert (found["cluster"], found["time"], found["warnings"]) == (None, None, [])
+
+
+def test_a_page_has_drains_as_long_as_it_shows_nodes_as_boxes() -> None:
+    (shown,) = re.findall(
+        r"MANY_NODES = (\d+)", ROOT.joinpath("webhook", "commands", "report", "matrix.js").read_text()
+    )
+    assert int(shown) == MAX_DRAINS
 
 
 def test_a_vm_whose_opt_in_has_a_mistake_is_named_and_opt_in_corrects_it(server: ApiServer, tmp_path: Path) -> None:
