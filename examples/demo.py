@@ -34,9 +34,11 @@ from rich.text import Text
 EXAMPLES = Path(__file__).parent
 PROGRAM = str(Path(sys.executable).with_name("kubevirt-scheduler"))
 SERVE = [PROGRAM, "serve", "--https-port=0", "--http-port=0"]
-START_TIMEOUT, RESPONSE_TIMEOUT, STOP_TIMEOUT = 20, 5, 10  # seconds; each many times the usual duration
-EXPLAIN_COMMAND = """\
-.venv/bin/kubevirt-scheduler explain -f examples/reviews/node-full.json \\
+# Seconds, each many times the usual duration. A busy machine may take a minute to start the server.
+START_TIMEOUT, RESPONSE_TIMEOUT, STOP_TIMEOUT = 120, 5, 10
+COMMAND = ".venv/bin/kubevirt-scheduler"  # works without an activated environment
+EXPLAIN_COMMAND = f"""\
+{COMMAND} explain -f examples/reviews/node-full.json \\
     --snapshot examples/cluster.yaml"""
 COLORS = {"pinned": "green", "preferred": "yellow", "unchanged": "blue", "+": "green", "-": "red", "@": "cyan"}
 
@@ -86,7 +88,8 @@ def running_server(cluster: str, log: IO[str]) -> Iterator[dict[str, str]]:
             ready, _, _ = select.select([server.stdout], [], [], START_TIMEOUT)
             line = server.stdout.readline() if ready else ""
             if not line:
-                sys.exit(f"the server did not start\n{Path(log.name).read_text()}")
+                problem = "the server ended" if ready else f"the server did not start within {START_TIMEOUT} s"
+                sys.exit(f"{problem}\n{Path(log.name).read_text()}")
             yield json.loads(line)
         except (OSError, http.client.HTTPException) as error:
             sys.exit(f"the server did not respond: {error!r}\n{Path(log.name).read_text()}")
@@ -143,7 +146,7 @@ def print_report(console: Console, cluster: str) -> None:
     shown = [
         str(Path(each).relative_to(EXAMPLES.parent)) if each.startswith(str(EXAMPLES)) else each for each in options
     ]
-    console.print(f"$ kubevirt-scheduler report {' '.join(shown)}")
+    console.print(f"$ {COMMAND} report {' '.join(shown)}")
     environment = {**os.environ, "COLUMNS": str(console.width)}
     report = subprocess.run(
         [PROGRAM, "report", *options], stdout=subprocess.PIPE, text=True, check=True, env=environment

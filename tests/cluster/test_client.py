@@ -222,19 +222,22 @@ def test_a_truncated_response_raises_an_error(server: ApiServer, cluster: Cluste
         connection.end(cut=True)
 
     server.script("list", "persistentvolumeclaims", send_truncated_body, lambda connection: connection.end(cut=True))
-    assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: the response was interrupted (ProtocolError)"
-    assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: ProtocolError"
+    assert (
+        str(error_from(cluster.pages, CLAIMS))
+        == f"GET {CLAIMS}: the response was interrupted: the connection was closed"
+    )
+    assert str(error_from(cluster.pages, CLAIMS)) == f"GET {server.url}{CLAIMS}: the connection was closed"
 
 
 def test_a_connection_error_names_the_request_the_server_and_the_cause_but_no_token() -> None:
     with ApiServer() as server:
         url = server.url
     error = error_from(client_for(url).pages, CLAIMS)
-    _, host, port = url.replace("//", "").split(":")
-    refused = f"HTTPConnection(host='{host}', port={port}): Failed to establish a new connection: [Errno 111] "
-    assert (error.code, f"NewConnectionError: {refused}Connection refused" in str(error)) == (0, True)
+    assert (error.code, str(error)) == (0, f"GET {url}{CLAIMS}: Connection refused")
+    hidden = client_for(url.replace("//", "//user:s3cret@"))
+    assert str(error_from(hidden.pages, CLAIMS)) == f"GET {url}{CLAIMS}: Connection refused"
     two_lines = ClusterClient(Api(url, authorization=lambda: "Bearer s3cret\ns3cret"))
-    assert str(error_from(two_lines.pages, CLAIMS)) == f"GET {CLAIMS}: ValueError"
+    assert str(error_from(two_lines.pages, CLAIMS)) == f"GET {url}{CLAIMS}: the request is invalid"
 
 
 # Reads
@@ -267,7 +270,7 @@ def test_a_pod_reads_its_token_for_each_request(tmp_path: Path, monkeypatch: pyt
     tls.load_cert_chain(tmp_path / "tls.pem")
     token.write_text("first\n")
     with ApiServer(tls) as server:
-        with pytest.raises(ClusterError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(ClusterError, match="certificate verify failed: "):
             list_pages(client_for(server.url), NODES)
         found = yaml.safe_load(Path(file := server.kubeconfig(tmp_path)).read_text())
         found["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
@@ -281,7 +284,7 @@ def test_a_pod_reads_its_token_for_each_request(tmp_path: Path, monkeypatch: pyt
     token.write_text("second\n")
     assert api.authorization() == "Bearer second\n"
     token.unlink()
-    assert str(error_from(ClusterClient(api).pages, NODES)) == f"GET {NODES}: FileNotFoundError"
+    assert str(error_from(ClusterClient(api).pages, NODES)) == f"GET {api.url}{NODES}: No such file or directory"
     (tmp_path / "ca.crt").unlink()
     with pytest.raises(ClusterError, match=r"no cluster credentials: no kubeconfig: .*No such file"):
         pod_api("no kubeconfig", tmp_path)
@@ -367,11 +370,11 @@ def test_missing_credentials_raise_an_error_that_names_the_searched_places(
     ("content", "problem"),
     [
         pytest.param("", "Invalid kube-config.", id="empty"),
-        pytest.param("{", "cannot read the file (ParserError)", id="invalid YAML"),
-        pytest.param("- 1", "cannot read the file (TypeError)", id="top-level list"),
+        pytest.param("{", "cannot read the file: invalid YAML in line 1", id="invalid YAML"),
+        pytest.param("- 1", "cannot read the file: not a kubeconfig", id="top-level list"),
         pytest.param("kind: Config", "Expected key current-context", id="no current context"),
         pytest.param("\xff\xfe", "cannot read the file", id="binary"),
-        pytest.param("[" * 500, "cannot read the file (RecursionError)", id="nested too deeply"),
+        pytest.param("[" * 500, "cannot read the file: not a kubeconfig", id="nested too deeply"),
     ],
 )
 def test_a_broken_kubeconfig_raises_an_error_with_its_path(tmp_path: Path, content: str, problem: str) -> None:
@@ -436,4 +439,4 @@ def test_the_error_for_a_broken_kubeconfig_does_not_contain_its_token(tmp_path: 
 
 def test_the_error_for_an_invalid_token_does_not_contain_it(server: ApiServer, tmp_path: Path) -> None:
     cluster = ClusterClient.connect(server.kubeconfig(tmp_path, token=f"{TOKEN}\nmore"))
-    assert str(error_from(cluster.pages, NODES)) == f"GET {NODES}: ValueError"
+    assert str(error_from(cluster.pages, NODES)) == f"GET {server.url}{NODES}: the request is invalid"

@@ -55,6 +55,7 @@ LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "webhoo
 ARGUMENTS = ["serve", f"--tls-secret={NAME}/{NAME}-tls", f"--webhook-configuration={NAME}", f"--lease={NAME}/{NAME}"]
 CONTROLLER_LABELS = {"kubevirt.io": "virt-controller"}
 READY = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+REJECTED = {"type": "ReplicaFailure", "status": "True", "message": 'violates PodSecurity "restricted:latest"'}
 WITH_DECISION = body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201)
 
 RunDoctor = Callable[..., Result]
@@ -175,7 +176,8 @@ def test_the_dry_run_is_that_of_the_virt_controller_that_runs(run: RunDoctor, cl
 def test_without_an_installed_webhook_the_other_checks_go_on(
     run: RunDoctor, cluster: Cluster, *, forbidden: bool
 ) -> None:
-    AFTER_CASES["configuration forbidden" if forbidden else "not installed"][3](cluster)
+    for change in AFTER_CASES["configuration forbidden" if forbidden else "not installed"][3:]:
+        change(cluster)
     first, *others = [(each["check"], each["level"]) for each in json.loads(run("-o", "json").stdout)["checks"]]
     assert first == (CONFIGURATION, "unknown" if forbidden else "failure")
     assert others == [(name, "ok") for name in BEFORE if name != "rights"]
@@ -322,7 +324,18 @@ BEFORE_CASES: dict[str, Case] = {
     ),
 }  # fmt: skip
 AFTER_CASES: dict[str, Case] = {
-    "not installed": (CONFIGURATION, "failure", "not installed", lambda it: it.server.delete(it.configuration)),
+    "not installed": (
+        CONFIGURATION, "failure", "not installed",
+        lambda it: it.server.delete(it.configuration), remove(deployment()),
+    ),
+    "stopped by deletion": (
+        CONFIGURATION, "failure", f"does not call the webhook of Deployment {NAME}/{NAME}: Mutating",
+        lambda it: it.server.delete(it.configuration),
+    ),
+    "replicas that Pod Security rejects": (
+        "replicas", "failure", "0 of 2 replicas are ready, because the API server rejects their pods: violates Pod",
+        put(deployment() | {"status": {"conditions": [REJECTED]}}), remove(replica("a")), remove(replica("b")),
+    ),
     "configuration forbidden": (
         CONFIGURATION, "unknown", "not checked: the API server responded with 403: mutatingweb",
         forbid(("list", "mutatingwebhookconfigurations")),
@@ -397,6 +410,14 @@ AFTER_CASES: dict[str, Case] = {
     ),
     "another Longhorn namespace": (
         "selection", "ok failure", '"storage" not found', setting("LONGHORN_NAMESPACE", "storage")
+    ),
+    "an opt-in with a mistake": (
+        "selection", "ok warning", "opt-in: 1 (shop/vm2); spec.template.metadata.annotations has kubevirt",
+        put(virtual_machine("vm2", "shop", annotations={"kubevirt-scheduler/co-shedule": "true"})),
+    ),
+    "a second installation": (
+        "other-webhooks", "failure ok", "installed more than once: kubevirt-scheduler, second",
+        put(named("MutatingWebhookConfiguration", "second", webhooks=[{"name": VM_WEBHOOK, "rules": []}])),
     ),
     "a later webhook": ("other-webhooks", "ok", "1 are called after this one", put(*OTHER_WEBHOOKS)),
     "a later webhook without reinvocation": (

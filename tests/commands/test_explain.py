@@ -1,5 +1,6 @@
 """`explain` prints each step of a decision, and the steps agree with the decision of `inject`."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from click.testing import Result
 
 from tests.support import paths
 from tests.support.builders import (
+    OPT_IN,
     Object,
     catalog,
     claim,
@@ -30,7 +32,7 @@ from tests.support.builders import (
 )
 from tests.support.command_line import run_cli, write_manifests
 from tests.support.fleet import without_settings
-from webhook.commands.explain.explanation import explain_request
+from webhook.commands.explain.explanation import FOLLOWED, explain_request
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
@@ -227,6 +229,20 @@ def test_the_first_failed_rule_ends_the_steps(received: Object, overrides: Any, 
     assert decision.reason is reason
     assert [line for line in answers if line.startswith("✗")] == answers[-1:]
     assert answers[-1].endswith(f": {decision.message}")
+
+
+def test_an_opted_in_pod_that_runs_no_vm_says_that_its_share_manager_follows_it(tmp_path: Path) -> None:
+    web = pod("web", claims=["disk1"], node="node-b", annotations={OPT_IN: "true"})
+    other = pod("other", claims=["disk1"], node="node-b")
+    file = write_manifests(tmp_path, *storage(), node(), node("node-b"), web, other)
+    result = run_cli("explain", "pod", "web", "--snapshot", file, "-o", "json")
+    (found,) = json.loads(result.stdout)
+    lines = [line["text"] for line in found["steps"][0]["findings"]]
+    assert "opted in: Apart. The share-manager of claim disk1, which node-a serves, follows it" in lines
+    assert found["advice"] == [FOLLOWED]
+    assert found["decision"]["reason"] == "NotVirtLauncher"
+    unasked = run_cli("explain", "pod", "other", "--snapshot", file, "-o", "json").stdout
+    assert ("opted in: " in unasked, FOLLOWED in unasked) == (False, False)
 
 
 def test_explain_evaluates_a_pod_as_if_it_were_eligible() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.support.builders import OPT_IN, Object, virtual_machine
+from tests.support.builders import OPT_IN, Object, labeled_namespace, virtual_machine
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, Connection, body, error_response, no_response, status
 from webhook.fleet.gitops import SIGNS, managed_by
@@ -161,6 +161,12 @@ def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) 
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert "No VM with these labels found in namespace shop" in nothing.stderr
     assert server.last("list", PLURAL).path == "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines"
+    server.put(labeled_namespace("shop"))
+    wrong = run("opt-in", "-n", "prod", "--yes")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert 'namespace "prod" not found; to list all: kubectl get namespaces' in wrong.stderr
+    server.forbidden.add(("list", "namespaces"))
+    assert run("opt-in", "-n", "prod").exit_code == 0
 
 
 @pytest.mark.parametrize(

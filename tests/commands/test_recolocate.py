@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tests.support.builders import Object, claim, node, share_manager_pod, storage, volume
+from tests.support.builders import Object, claim, labeled_namespace, node, share_manager_pod, storage, volume
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, error_response, status
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
@@ -187,6 +187,13 @@ def test_a_run_without_a_move_says_why_and_warns_of_nothing(run: Any) -> None:
     result = run("fixed", "--yes")
     why = "default/fixed stays: NotLiveMigratable: it has a host device\n"
     assert (result.exit_code, result.stdout, without_settings(result.stderr)) == (0, "No VM to migrate.\n", why)
+
+
+def test_a_namespace_that_does_not_exist_is_an_error(run: Any, server: ApiServer) -> None:
+    server.put(labeled_namespace("shop"))
+    result = run("-n", "shpo", "--yes")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert 'namespace "shpo" not found; did you mean "shop"?' in result.stderr
 
 
 def test_a_run_names_the_risk_of_the_storage_once(run: Any, server: ApiServer) -> None:

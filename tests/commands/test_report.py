@@ -1,6 +1,7 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 import yaml
 from click.testing import Result
 
-from tests.support.builders import OPT_IN, Object, node, pod, storage
+from tests.support.builders import OPT_IN, Object, labeled_namespace, node, pod, storage
 from tests.support.command_line import run_cli, write_manifests
-from tests.support.fake_api_server import ApiServer
+from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fleet import installation, longhorn_volume, replica, vm, vm_pod, vmi
 from tests.support.migrations import migratable
+from tests.support.paths import ROOT
 from webhook.commands.label_selector import parse_selector
+from webhook.commands.report.command import MAX_DRAINS
 from webhook.placement.objects.selectors import labels_match
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -103,7 +106,7 @@ def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(
     assert row[5:8] == ["Stopped", "-", "-"]
 
 
-UNKNOWN = "without the right to list volumes.longhorn.io and replicas.longhorn.io"
+UNKNOWN = "no right to list volumes.longhorn.io and replicas.longhorn.io, or a file without them"
 # What Longhorn says about the volumes of two VMs that are apart and one that is together: cells, and the summary.
 DATA: dict[str, tuple[list[Object], list[str], str]] = {
     "a replica beside one of two share-managers": (
@@ -118,12 +121,12 @@ DATA: dict[str, tuple[list[Object], list[str], str]] = {
     "no right to list replicas": (
         [longhorn_volume("vol-disk1", "strict-local"), longhorn_volume("vol-disk2", "")],
         ["strict-local", "strict-local", "-", "-"],
-        f"data of the volumes: unknown for 3, {UNKNOWN}",
+        f"data of the volumes: unknown for 3 ({UNKNOWN})",
     ),
     "no right to list volumes": (
         [replica("node-a", "vol-disk1")],
         ["-", "-", "-", "-"],
-        f"data of the volumes: unknown for 3, {UNKNOWN}",
+        f"data of the volumes: unknown for 3 ({UNKNOWN})",
     ),
 }
 
@@ -246,6 +249,14 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     result = run_report("--snapshot", snapshot, "-n", "other")
     assert result.stdout.splitlines() == ["0 VMs"]
     assert result.stderr == "No VM found in namespace other. To select all namespaces, add -A\n"
+    known = write_manifests(
+        snapshot.parent, *(labeled_namespace(name) for name in ("default", "other")), name="ns.yaml"
+    )
+    wrong = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "defualt", "--fail-on", "apart")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert 'Error: namespace "defualt" not found; did you mean "default"?' in wrong.stderr
+    empty = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "other")
+    assert (empty.exit_code, "No VM found in namespace other" in empty.stderr) == (0, True)
     labeled = run_report("--snapshot", snapshot, "-n", "default", "-l", "app=none").stderr
     assert labeled == "No VM with these labels found in namespace default. To select all namespaces, add -A\n"
 
@@ -311,6 +322,55 @@ def test_a_selector_selects_like_kubectl(selector: str, selected: bool) -> None:
 def test_control_characters_of_a_name_are_replaced(tmp_path: Path, output: str) -> None:
     file = write_manifests(tmp_path, vm("a\x07\nb"))
     assert "a\ufffd\ufffdb" in run_report("--snapshot", file, "-o", output).stdout
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (forbidden("list", "nodes"), 'cannot list resource "nodes"'),
+        (forbidden("list", "nodes"), "docs/reference/rights.md lists the rights of each command"),
+        (status(401, "Unauthorized"), "renew the token or the client certificate of the kubeconfig's user"),
+    ],
+)
+def test_a_refused_request_says_what_to_do(server: ApiServer, tmp_path: Path, response: Object, words: str) -> None:
+    server.script("list", "nodes", error_response(response))
+    result = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+
+
+def test_files_that_do_not_describe_their_cluster_are_its_source(snapshot: Path) -> None:
+    found = report_on("--snapshot", snapshot)
+    assert re.fullmatch(rf"{snapshot} \(\d{{4}}-\d\d-\d\d \d\d:\d\d UTC\)", found["source"])
+    assert (found["cluster"], found["time"], found["warnings"]) == (None, None, [])
+
+
+def test_a_page_has_drains_as_long_as_it_shows_nodes_as_boxes() -> None:
+    (shown,) = re.findall(
+        r"MANY_NODES = (\d+)", ROOT.joinpath("webhook", "commands", "report", "matrix.js").read_text()
+    )
+    assert int(shown) == MAX_DRAINS
+
+
+def test_a_vm_whose_opt_in_has_a_mistake_is_named_and_opt_in_corrects_it(server: ApiServer, tmp_path: Path) -> None:
+    misplaced = vm("vm2", opt_in=False)
+    misplaced["metadata"]["annotations"] = {OPT_IN: "true"}
+    server.put(vm(annotations={OPT_IN: "yes"}), misplaced)
+    options = "-n", "default", "--kubeconfig", server.kubeconfig(tmp_path)
+    named = run_report(*options).stderr
+    place = "spec.template.metadata.annotations"
+    assert (
+        f"Warning: VM default/vm1: {place} has {OPT_IN}: 'yes'; write {place}: {OPT_IN}: \"true\", and 1 more" in named
+    )
+    assert run_cli("opt-in", *options, "--yes").exit_code == 0
+    assert "Warning: VM" not in run_report(*options).stderr
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_control_characters_are_escaped_for_programs(tmp_path: Path, output: str) -> None:
+    file = write_manifests(tmp_path, vm("a\x9b\x85\x7fb"))
+    printed = run_report("--snapshot", file, "-o", output).stdout
+    assert not any(unicodedata.category(char) == "Cc" for char in printed if char != "\n")
+    assert yaml.safe_load(printed)["vms"][0]["name"] == "a\x9b\x85\x7fb"
 
 
 def test_a_node_without_a_ready_condition_is_not_called_not_ready(tmp_path: Path) -> None:

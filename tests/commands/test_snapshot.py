@@ -161,7 +161,7 @@ def test_plain_kubectl_output_is_read_like_a_snapshot_with_one_warning_about_its
     plain = write_manifests(tmp_path, *CLUSTER, server, item)
     for command in (["inject", "-f", received], ["explain", "-f", received], ["report"]):
         kept, read = (run_cli(*command, "--snapshot", snapshot) for snapshot in (file, plain))
-        assert (without_settings(kept.stderr), read.stderr) == ("", f"{SECRETS_WARNING}\n")
+        assert (without_settings(kept.stderr), read.stderr) == ("", f"Warning: {SECRETS_WARNING}\n")
         assert PASSPHRASE not in read.output
         # Only the snapshot knows that nothing is installed: `explain` and `report` differ.
         assert ("node-a" in kept.stdout and kept.stdout == read.stdout) or command[0] != "inject"

@@ -1,10 +1,14 @@
 """`report` and `recolocate` order VMs by the disk traffic that a Prometheus has, and say in one line if it has none."""
 
+import gzip
 import json
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +144,43 @@ def test_without_data_the_order_stays_and_one_line_says_why(
     unreachable = run("recolocate", "--prometheus", f"http://{LOOPBACK}:{port}")
     assert f"Prometheus http://{LOOPBACK}:{port}: cannot reach it: " in unreachable.stderr
     assert unreachable.exit_code == 0
+
+
+def test_an_endless_or_packed_answer_of_prometheus_is_an_error() -> None:
+    """Either took 1 GB. The password of its URL goes to Prometheus only."""
+    packed = gzip.compress(b'{"status": "success", "data": {"result": []}}')
+    received = []
+
+    def answer(connection: Any) -> None:
+        received.append(connection.headers["Authorization"])
+        connection.send_response(200)
+        if len(received) == 1:
+            connection.send_header("Content-Encoding", "gzip")
+            connection.send_header("Content-Length", str(len(packed)))
+            connection.end_headers()
+            connection.wfile.write(packed)
+            return
+        connection.end_headers()
+        with suppress(OSError):
+            while True:
+                connection.wfile.write(b"x" * 65536)
+
+    class Handler(BaseHTTPRequestHandler):
+        do_GET = answer  # noqa: N815 (as the library calls it)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with HTTPServer((LOOPBACK, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://user:s3cret@{LOOPBACK}:{server.server_port}"
+        for problem in "no response of Prometheus' API", "its response exceeds 64 MiB":
+            with pytest.raises(BadInput, match=problem):
+                ask(url, "", "up")
+        server.shutdown()
+        thread.join()
+    assert received == ["Basic dXNlcjpzM2NyZXQ="] * 2
 
 
 @pytest.mark.needs("openssl")

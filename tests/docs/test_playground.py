@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,12 @@ class Terminal:
     """The reader's second terminal, in the checkout."""
 
     def __init__(self, variables: Path) -> None:
+        self.variables = variables
         self._environment = environment_of(variables) | {"COLUMNS": "150", "GOGC": "off"}
+
+    def run(self, command: str) -> tuple[int, str, str]:
+        """Run a command; return its exit code, its output and its errors."""
+        return run_line(command, self._environment, ROOT)
 
     def check(self, step: Transcript) -> None:
         """Run a step until it prints what the page shows. A command that changes the cluster runs once."""
@@ -47,7 +53,7 @@ class Terminal:
 
     def _run(self, step: Transcript) -> str:
         """Run a step once, and return how it differs from the page; empty if it doesn't."""
-        code, output, errors = run_line(step.command, self._environment, ROOT)
+        code, output, errors = self.run(step.command)
         printed = strip_lines(output)
         shown = f"$ {step.command}\n{printed}"
         if code:
@@ -63,6 +69,16 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         assert f"    . {variables}\n" in printed
         yield Terminal(variables)
     assert not variables.exists()
+
+
+@pytest.mark.controlplane
+def test_the_playground_has_the_plugin_and_a_second_one_leaves_its_files(terminal: Terminal) -> None:
+    code, output, _ = terminal.run("kubectl coschedule version")
+    assert (code, output.startswith("command")) == (0, True)
+    written = terminal.variables.read_text()
+    code, _, errors = terminal.run(f"{sys.executable} -m tests.support.playground {terminal.variables}")
+    assert (code, "A playground of this folder already runs" in errors) == (1, True)
+    assert terminal.variables.read_text() == written
 
 
 @pytest.mark.controlplane

@@ -286,13 +286,18 @@ def test_the_first_vm_of_a_storage_class_is_watched(
     assert run.proven == (FAST if stage is Stage.MOVED else frozenset())
 
 
-def test_a_vm_that_is_paused_after_its_migration_stops_its_namespace_only() -> None:
-    """A tenant paused a VM after its migration, and no VM of any other tenant moved."""
+@pytest.mark.parametrize(
+    ("sight", "now"),
+    [(at("b", {"type": "Paused", "status": "True"}), 2.0), (at("b", conditions=[]), 61.0)],
+    ids=["paused", "not Ready"],
+)
+def test_a_vm_that_its_users_can_make_fail_stops_its_namespace_only(sight: Object, now: float) -> None:
+    """A tenant paused a VM after its migration, or its readiness probe failed, and no VM of any other tenant moved."""
     other = relocation("vm3", "c", "d")
     other = replace(other, move=replace(other.move, namespace="other"))
     run = migrating(run_of(replace(relocation(), canary=True), relocation("vm2"), other, proven=frozenset()))
     run = advance(run, view("Succeeded", sight=at("b")), Limits())
-    run = advance(run, View(2.0, (), {("shop", "vm1"): at("b", {"type": "Paused", "status": "True"})}), Limits())
+    run = advance(run, View(now, (), {("shop", "vm1"): sight}), Limits())
     assert (stages(run), run.stopped) == (["Failed", "Waiting", "Waiting"], "")
     following = next_move(run, View(2.0), Limits())
     assert (name_of(following), following and following.canary) == ("vm3", True)

@@ -27,7 +27,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.objects.facts import Pod
-from webhook.placement.reasons import Outcome, Reason, Source
+from webhook.placement.reasons import OptedInBy, Outcome, Reason, Source
 from webhook.placement.settings import OptIn
 from webhook.placement.voting_consumers import MAX_CLASSES, consumers_of, ranked_nodes
 
@@ -120,6 +120,17 @@ def test_a_share_manager_pod_follows_an_opted_in_pod(objects: list[Object], targ
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.CO_SCHEDULED, target)
     assert decision.message == f"prefers {target}, which runs {words} of this volume"
     assert [each.source for each in decision.claims] == [Source.VIRT_LAUNCHER_POD if "VM" in words else Source.POD]
+
+
+def test_a_share_manager_has_the_opt_in_of_the_pod_that_it_follows() -> None:
+    labeled = {"opt_in": OptIn.NAMESPACE}
+    for users, by in (
+        ([web("one")], OptedInBy.ANNOTATION),
+        ([vm("one", opt_in=None), labeled_namespace()], OptedInBy.NAMESPACE),
+        ([], OptedInBy.NOTHING),
+    ):
+        for target in (node("node-b"), node("node-b", unschedulable=True)):
+            assert decision_for(share_manager_pod(), *CLAIM_AND_PV, *users, target, **labeled).opted_in_by is by
 
 
 def test_no_pod_is_named_a_vm_if_the_share_manager_can_not_follow_it() -> None:

@@ -131,8 +131,10 @@ def test_annotations_of_the_wrong_type_are_not_overwritten(annotations: Any) -> 
 
 
 def test_a_pod_without_a_spec_gets_no_affinity() -> None:
-    original = share_manager_pod() | {"spec": None}
-    apply_injection(original, injection_for(original, *CLAIM_WITH_RUNNING_VM))
+    for original in share_manager_pod() | {"spec": None}, share_manager_pod() | {"spec": {}}:
+        injection = injection_for(original, *CLAIM_WITH_RUNNING_VM)
+        assert (injection.decision.outcome, injection.patch) == (Outcome.UNCHANGED, None)
+        assert "spec is empty" in injection.decision.message
 
 
 # The patch itself: minimal, and it applies

@@ -24,7 +24,7 @@ from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from webhook.fleet.states import assess
 from webhook.placement.injector import decide
 from webhook.placement.objects.selectors import Requirement
-from webhook.placement.opt_in import opted_in_by
+from webhook.placement.opt_in import IN_TEMPLATE, opt_in_mistake, opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Reason
 from webhook.placement.settings import OPT_IN_KEY, Action, OptIn
 from webhook.placement.wording import unchanged
@@ -144,3 +144,30 @@ def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     decision = decision_for(share_manager_pod(), claim(), volume(), node(), running, **OBSERVE)
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
+
+
+KEYS = (OPT_IN, OLD_KEY)
+# The annotations of a VM's metadata and of its template, and those that look like an opt-in but are none.
+MISTAKES: dict[str, tuple[Object, Object, str]] = {
+    "none": ({}, {OPT_IN: IN}, ""),
+    "opted out": ({OPT_IN: IN}, {OPT_IN: OUT}, ""),
+    "the later key": ({}, {OLD_KEY: IN}, ""),
+    "on the VM itself": ({OPT_IN: IN}, {}, f"metadata.annotations has {OPT_IN}: 'true'"),
+    "misspelled": ({}, {"kubevirt-scheduler/co-shedule": IN}, f"{IN_TEMPLATE} has kubevirt-scheduler/co-shedule"),
+    "another prefix": ({}, {"kubevirt-scheduler.io/co-schedule": IN}, f"{IN_TEMPLATE} has kubevirt-scheduler.io/"),
+    "yes": ({}, {OPT_IN: "yes"}, f"{IN_TEMPLATE} has {OPT_IN}: 'yes'"),
+    "True without quotes": ({}, {OPT_IN: True}, f"{IN_TEMPLATE} has {OPT_IN}: True"),
+    "other annotations": ({"kubevirt.io/latest-observed-api-version": "v1"}, {f"{OPT_IN}-mode": "preferred"}, ""),
+    "those of a decision": ({}, {f"{OPT_IN}-claim": "a", "kubevirt-scheduler/co-scheduled-node": "b"}, ""),
+}
+
+
+@pytest.mark.parametrize(("own", "template", "expected"), MISTAKES.values(), ids=MISTAKES)
+def test_an_annotation_that_looks_like_an_opt_in_but_is_none_is_found(
+    own: Object, template: Object, expected: str
+) -> None:
+    machine = vm(opt_in=False, annotations=template)
+    machine["metadata"]["annotations"] = own
+    found = opt_in_mistake(machine, KEYS)
+    assert found.startswith(expected)
+    assert (bool(found), f'write {IN_TEMPLATE}: {OPT_IN}: "true"' in found) == (bool(expected), bool(expected))

@@ -25,7 +25,7 @@ from webhook.placement.settings import Action
 
 def test_the_warning_of_an_observed_dry_run_has_the_reason_and_the_sentence() -> None:
     warning = wording.observed(wording.unchanged(Reason.NOT_OPTED_IN, Mode.REQUIRED))
-    assert warning == "kubevirt-scheduler: observed only: NotOptedIn: the VM is not opted in"
+    assert warning == "kubevirt-scheduler: pod unchanged: NotOptedIn: the VM is not opted in"
 
 
 def test_every_reason_is_one_camel_case_word() -> None:

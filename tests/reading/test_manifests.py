@@ -118,7 +118,14 @@ def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, me
 
 def test_an_alias_bomb_raises_an_error() -> None:
     lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
-    assert error_and_line("\n".join(lines)) == ("aliases expand to over 4 MiB", 7)
+    assert error_and_line("\n".join(lines)) == ("anchors and aliases expand to over 4 MiB", 7)
+
+
+def test_nested_anchors_are_limited_like_aliases() -> None:
+    """900 of them in 1 MB took 900 MB: each contains the inner ones."""
+    nested = "".join(f"&a{number} [" for number in range(900)) + "x" * 1_000_000 + "]" * 900
+    assert error_and_line(nested)[0] == "anchors and aliases expand to over 4 MiB"
+    assert read("&a [&b [x], *b]") == [["x"], ["x"]]
 
 
 @given(OBJECTS)

@@ -1,5 +1,6 @@
 """Tests of snapshots: files that kubectl wrote fill a Store with the same objects as the cluster."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.support.builders import (
     share_manager,
 )
 from tests.support.command_line import write_manifests
+from tests.support.paths import DOCS
+from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.catalog.store import Store
 from webhook.reading.documents import BadInput
 from webhook.reading.snapshot import DESCRIPTION, read
@@ -80,3 +83,13 @@ def test_a_pinned_pod_of_a_snapshot_counts_for_five_minutes(tmp_path: Path, time
     pinned = pinned_vm_pod(created="2026-08-01T12:00:00Z")
     store = load([write_manifests(tmp_path, list_of(description, node(), pinned))])
     assert any(store.unbound_pods("node-a")) is counts
+
+
+def test_the_documented_kubectl_get_reads_each_kind_that_the_commands_read() -> None:
+    page = DOCS.joinpath("reference", "commands.md").read_text()
+    listed = {name for line in re.findall(r"^\$ [A-Z]+=(\S+)$", page, re.MULTILINE) for name in line.split(",")}
+    wanted = {
+        f"{kind.plural}.{kind.group}" if "longhorn" in kind.group else kind.plural
+        for kind in (*kinds(""), *tool_kinds(""))
+    }
+    assert listed - {"$KUBEVIRT"} == wanted

@@ -122,7 +122,7 @@ def test_only_a_decision_on_an_opted_in_vm_that_is_no_dry_run_gets_an_event():
 
 def test_a_dry_run_shows_what_an_observer_decides():
     client = client_for(action=Action.OBSERVE)
-    expected = "kubevirt-scheduler: observed only: CoScheduled: pinned to node-a, which serves claim disk1"
+    expected = "kubevirt-scheduler: pod unchanged: CoScheduled: pinned to node-a, which serves claim disk1"
     for opt_in in ("true", None):
         assert allowed_response(post(client, review(virt_launcher(opt_in=opt_in), dryRun=True)))["warnings"] == [
             expected

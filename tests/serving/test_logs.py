@@ -138,6 +138,13 @@ def test_a_flood_of_one_cause_is_cut_to_a_burst_then_a_rate_and_the_next_line_co
     assert lines(stream)[-1]["event"] == "another statement"
 
 
+def test_a_flood_hides_no_statement_on_the_same_line_of_another_file() -> None:
+    limit = LogLimit(FakeClock())
+    flood, other = (logging.LogRecord("webhook", 30, path, 80, "x", (), None) for path in ("a.py", "b.py"))
+    assert [limit.filter(flood) for _ in range(MAX_BURST + 1)][-1] is False
+    assert limit.filter(other) is True
+
+
 def test_an_error_that_ends_a_thread_is_one_line_without_its_message_and_is_counted():
     """The hook of `threading` wrote the message to standard error, and nothing counted it."""
     (stream, _), errors = configured(), UncaughtErrors()

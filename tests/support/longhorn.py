@@ -20,7 +20,6 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
-from webhook.placement.objects.longhorn import node_selector, tolerations
 
 DRIVER = "driver.longhorn.io"
 GROUP = "/apis/longhorn.io/v1beta2"
@@ -329,8 +328,8 @@ class Longhorn:
         affinity: Object = {}
         storage_class = self._storage_class(pv["spec"].get("storageClassName", ""))
         parameters = storage_class.get("parameters", {})
-        spec["nodeSelector"] = node_selector(parameters.get("shareManagerNodeSelector", ""))
-        spec["tolerations"] += tolerations(parameters.get("shareManagerTolerations", ""))
+        spec["nodeSelector"] = _node_selector(parameters.get("shareManagerNodeSelector", ""))
+        spec["tolerations"] += _tolerations(parameters.get("shareManagerTolerations", ""))
         # Longhorn puts the expressions of all topologies into one term.
         topologies = storage_class.get("allowedTopologies", [])
         allowed = [{"operator": "In", **label} for term in topologies for label in term["matchLabelExpressions"]]
@@ -390,3 +389,22 @@ def _is_shared(pv: Object) -> bool:
     attributes = pv["spec"]["csi"].get("volumeAttributes", {})
     many = any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in pv["spec"]["accessModes"])
     return (many or attributes.get("share") == "true") and attributes.get("migratable") != "true"
+
+
+# Not the product's parsers of these settings, whose mistakes the tests would otherwise share.
+
+
+def _node_selector(setting: str) -> Object:
+    """Parse "disk:ssd; rack:7"."""
+    return {key.strip(): value.strip() for key, value in (part.split(":") for part in setting.split(";") if part)}
+
+
+def _tolerations(setting: str) -> list[Object]:
+    """Parse "a=b:NoSchedule; c:NoExecute"."""
+    found = []
+    for part in filter(None, setting.replace(" ", "").split(";")):
+        pair, effect = part.split(":")
+        key, equal, value = pair.partition("=")
+        operator = {"operator": "Equal", "value": value} if equal else {"operator": "Exists"}
+        found.append({"key": key, "effect": effect} | operator)
+    return found

@@ -135,6 +135,10 @@ class Inventory(Struct, frozen=True):
         """Return KubeVirt's own object, None if it is unknown."""
         return next(iter(self.kubevirts.values()), None)
 
+    def namespaces(self) -> list[str]:
+        """Return the names of all namespaces; none if they are unknown."""
+        return [each.name for each in self.store.namespaces.values()]
+
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
         if kind in _MANIFESTS:

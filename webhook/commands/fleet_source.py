@@ -1,16 +1,19 @@
 """Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
 
+import difflib
 import gc
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 from msgspec import Struct
 
 from webhook import __version__
 from webhook.catalog.inventory import Inventory
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import ClusterClient, without_password
 from webhook.commands.completion import not_found
 from webhook.commands.options import connect, given
 from webhook.fleet import traffic
@@ -21,13 +24,13 @@ from webhook.placement.objects.fields import JsonObject, mapping, printable, tex
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
-from webhook.reading.documents import BadInput
+from webhook.reading.documents import BadInput, display_name
 from webhook.reading.installation import find_webhook
 from webhook.reading.live import read_inventory
 from webhook.reading.prometheus import ask
 
 SECRETS_WARNING = (
-    "Warning: the snapshot contains passphrases of encrypted volumes, or cloud-init data of VMs. Delete the file, and "
+    "the snapshot contains passphrases of encrypted volumes, or cloud-init data of VMs. Delete the file, and "
     "write one without secrets: kubevirt-scheduler snapshot -o FILE"
 )
 
@@ -61,12 +64,15 @@ class Scope(Struct, frozen=True):
         """Return what excludes a VM, empty if nothing does."""
         return self.excluded & {namespace, f"{namespace}/{name}"}
 
-    @property
-    def not_found(self) -> str:
-        """Return a sentence for a scope that selects no VM."""
+    def report_none(self, namespaces: Collection[str]) -> None:
+        """Print that no VM is selected. Raises BadInput if the namespace isn't among these; none means unknown."""
+        if self.namespace and namespaces and self.namespace not in namespaces:
+            close = difflib.get_close_matches(self.namespace, sorted(namespaces), n=1)
+            remedy = f'did you mean "{close[0]}"?' if close else "to list all: kubectl get namespaces"
+            raise BadInput(f'namespace "{self.namespace}" not found; {remedy}')
         labeled = " with these labels" if self.selector else ""
         where = f" in namespace {self.namespace}. To select all namespaces, add -A" if self.namespace else ""
-        return printable(f"No VM{labeled} found{where}")
+        click.echo(printable(f"No VM{labeled} found{where}"), err=True)
 
 
 class Fleet(Struct, frozen=True):
@@ -77,12 +83,14 @@ class Fleet(Struct, frozen=True):
     client: ClusterClient | None = None  # None for a snapshot
     cluster: str = ""  # the kubeconfig's context; empty if unknown
     namespace: str = ""  # that of the context; empty if unknown
+    source: str = ""  # files that don't describe their cluster, and when they were written; empty otherwise
 
     def origin(self) -> JsonObject:
         """Return the keys of a report that say where it comes from."""
         webhook = self.webhook.as_json()
         settings = webhook.pop("settings")
-        named = {"time": self.inventory.time or None, "cluster": self.cluster or None, "version": __version__}
+        named = {"time": self.inventory.time or None, "cluster": self.cluster or None, "source": self.source or None}
+        named["version"] = __version__
         return named | {"settings": settings, "webhook": webhook}
 
 
@@ -116,9 +124,10 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
     if snapshots := given("snapshots"):
         inventory, description = snapshot.read(snapshots)
         if snapshot.holds_secrets(inventory):
-            click.echo(SECRETS_WARNING, err=True)
+            warn(SECRETS_WARNING)
         webhook = Webhook.from_snapshot(description, os.environ)
-        fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"))
+        source = "" if description else ", ".join(map(_dated, snapshots))
+        fleet = Fleet(inventory, webhook, cluster=text(description, "cluster"), source=source)
     else:
         client = client or connect()
         webhook = find_webhook(client)
@@ -126,8 +135,13 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
         fleet = Fleet(inventory, webhook, client, client.name, client.namespace)
     if inventory.malformed:
         more = f", and {len(inventory.malformed) - 1} more" if inventory.malformed[1:] else ""
-        click.echo(printable(f"Warning: {inventory.malformed[0]}; ignored{more}"), err=True)
+        warn(f"{inventory.malformed[0]}; ignored{more}")
     return fleet
+
+
+def _dated(file: Path) -> str:
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC) if file.exists() else None
+    return display_name(file) + (f" ({written:%Y-%m-%d %H:%M} UTC)" if written else "")
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterator[Status]:
@@ -152,5 +166,14 @@ def read_rates() -> Rates:
     except BadInput as error:
         found, problem = {}, str(error)
     if problem:
-        click.echo(f"Warning: no traffic from Prometheus {printable(url)}: {problem}", err=True)
+        warn(f"no traffic from Prometheus {without_password(url)}: {problem}")
     return found
+
+
+def warn(words: str) -> None:
+    """Print a warning, once per command, and keep it for the report: a dashboard makes one again and again."""
+    kept = click.get_current_context().meta
+    kept.setdefault("warnings", []).append(words)
+    if words not in kept.setdefault("printed", set()):
+        kept["printed"].add(words)
+        click.echo(printable(f"Warning: {words}"), err=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -25,9 +26,9 @@ from webhook.commands.options import (
 from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
 from webhook.fleet.webhook import Activity
-from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.selectors import labels_match
-from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, list_objects, read_list
 from webhook.reading.installation import find_webhook
 
 FIELD_MANAGER = "kubevirt-scheduler"
@@ -90,13 +91,16 @@ def _run(output: str, *, opts_in: bool, yes: bool) -> None:
     if webhook.activity is Activity.UNKNOWN:  # the cluster may have other annotations
         show_settings(webhook)
     found, rows = _find_vms(cluster, scope), list[tuple[str, ...]]()
+    if not found:
+        known = list[JsonObject]()
+        with suppress(Denied):
+            known = read_list(cluster, NAMESPACES.path)
+        scope.report_none([text(each, "metadata", "name") for each in known])
     try:
         rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
     finally:  # also after Ctrl-C: the VMs that are changed by then
         listed = as_data([dict(zip(KEYS, row, strict=True)) for row in rows])
         click.echo(listed if output == "json" else _table(rows), nl=False)
-    if not found:
-        click.echo(scope.not_found, err=True)
     results = {result for _, _, result, _ in rows}
     if PLANNED in results:
         click.echo(DRY_RUN, err=True)

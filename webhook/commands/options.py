@@ -82,7 +82,15 @@ selector_option = kept_option(
 
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
 DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
-SECONDS = click.IntRange(0, 24 * 60 * 60)  # a FloatRange accepts `nan`, and a run would never end with `inf`
+
+
+class Seconds(click.IntRange):
+    """Whole seconds: a FloatRange accepts `nan`, and a run would never end with `inf`."""
+
+    name = "number of seconds"
+
+
+SECONDS = Seconds(0, 24 * 60 * 60)
 
 
 def checked(is_valid: Callable[[str], object], expected: str) -> Callable[[str], str]:
@@ -180,4 +188,6 @@ def as_data(value: Any, output: str = "json") -> str:
     encoded = msgspec.json.encode(value)
     if output == "yaml":
         return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    # JSON needs no escape for these characters, but they control terminals.
+    written = msgspec.json.format(encoded, indent=2).decode()
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written) + "\n"

@@ -281,7 +281,9 @@ def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
     if view.now - relocation.since < settle:
         return relocation
     if relocation.move.ready and not has_condition(vmi, "Ready"):
-        return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after the migration")
+        # Its own users write the readiness probe.
+        detail = f"not Ready {settle:g} seconds after the migration"
+        return replace(relocation, stage=Stage.FAILED, detail=detail, contained=True)
     return replace(relocation, stage=Stage.MOVED)
 
 

@@ -258,14 +258,15 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     trace.choice = Choice(node, tuple(other for other in nodes if other != node))
     claim = claims_of(volume, catalog)[0][1]
     claims = (ClaimFinding(claim, volume, node, source),)
+    by = opted_in_by(next(user for user in users if user.node == node), catalog, settings)
     if obstacle := obstacles[node]:
         sentence = f"{node} runs a {kind} of this volume but {obstacle.detail}, so no node affinity is added"
-        return replace(unchanged(obstacle.reason, Mode.PREFERRED, sentence), node=node, claims=claims)
+        return replace(unchanged(obstacle.reason, Mode.PREFERRED, sentence), node=node, claims=claims, opted_in_by=by)
     number = sum(user.node == node for user in users)
     message = f"prefers {node}, which runs {number} {kind}{'' if number == 1 else 's'} of this volume"
     placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
     passed_over = any(candidate.pod_affinity.passed_over for candidate in candidates)
-    return replace(placed, recorded=True, passed_over=passed_over)
+    return replace(placed, recorded=True, passed_over=passed_over, opted_in_by=by)
 
 
 def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:

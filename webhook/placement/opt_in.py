@@ -1,10 +1,12 @@
 """The source of the opt-in of a VM or a pod: its own annotation, its namespace's label, or a claim's StorageClass."""
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Pod, VirtualMachine
+from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import selects
 from webhook.placement.reasons import OptedInBy
@@ -61,3 +63,34 @@ def is_selected(name: str, catalog: Catalog, settings: Settings) -> bool:
 def is_handled(by: OptedInBy, settings: Settings) -> bool:
     """Return whether the webhook decides on the VM. In observe mode, it decides as if each VM were opted in."""
     return by is not OptedInBy.NOTHING or settings.action is Action.OBSERVE
+
+
+# Where the webhook reads a VM's opt-in: KubeVirt copies these annotations to the VM's pods.
+IN_TEMPLATE = "spec.template.metadata.annotations"
+
+
+def opt_in_mistake(vm: JsonObject, keys: Sequence[str]) -> str:
+    """Return which annotation of a VM looks like an opt-in but is none, and the right one; empty without a mistake.
+
+    `keys` are the opt-in annotations.
+    """
+    template = mapping(vm, *IN_TEMPLATE.split("."))
+    right = f'{IN_TEMPLATE}: {keys[0]}: "true"'
+    for key in keys:
+        if key in template and template[key] not in ("true", "false"):
+            return f"{IN_TEMPLATE} has {key}: {template[key]!r}; write {right}"
+    if not template.keys() & set(keys):
+        for place, annotations in (
+            (IN_TEMPLATE, template),
+            ("metadata.annotations", mapping(vm, "metadata", "annotations")),
+        ):
+            for name in annotations:
+                if name in keys or _is_misspelled(name, keys):
+                    return f"{place} has {name}: {annotations[name]!r}; write {right}"
+    return ""
+
+
+def _is_misspelled(name: str, keys: Sequence[str]) -> bool:
+    # The other annotations of the webhook begin with the same words.
+    others = any(name.startswith(f"{key}{end}") for key in keys for end in ("-", "d-"))
+    return "hedul" in name and not others and bool(difflib.get_close_matches(name, keys, n=1, cutoff=0.85))

@@ -184,7 +184,7 @@ class Decision(Struct, frozen=True):
     unpins: bool = False  # the patch removes the required terms of an earlier call of the webhook
     # the pod prefers all nodes but `node`: pinned pods need its free resources, or the VM can't run there
     avoids: bool = False
-    opted_in_by: OptedInBy = OptedInBy.NOTHING  # `NOTHING` for a pod that runs no VM
+    opted_in_by: OptedInBy = OptedInBy.NOTHING  # of a share-manager: what opts in the pod that it follows
     # the facts of the pod on the node, if the guard evaluated the node and the pod is pinned, or prefers it and may fit
     reservation: Pod | None = None
     passed_over: bool = False  # the guard did not evaluate a term of a pod in another namespace

@@ -88,7 +88,7 @@ ADVICE = {
 }
 
 # The beginning of the warning in the response to a dry run that gets no annotation; `doctor` looks for it.
-OBSERVED = "kubevirt-scheduler: observed only: "
+OBSERVED = "kubevirt-scheduler: pod unchanged: "
 
 _FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}

@@ -10,7 +10,11 @@ from webhook.placement.objects.fields import JsonObject
 from webhook.reading.documents import BadInput
 
 REQUEST_TIMEOUT = 15.0  # seconds
-FORBIDDEN, NOT_FOUND = 403, 404
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
+REMEDIES = {
+    UNAUTHORIZED: "; renew the token or the client certificate of the kubeconfig's user, for example by a new login",
+    FORBIDDEN: "; docs/reference/rights.md lists the rights of each command",
+}
 
 
 class Denied(BadInput):
@@ -29,7 +33,7 @@ def answered() -> Iterator[None]:
 def describe_failure(error: ClusterError) -> str:
     """Return the message for a failed request: no usable response, or the API server's error."""
     problem = f"the API server responded with {error.code}" if error.code else "cannot reach the API server"
-    return f"{problem}: {error}"
+    return f"{problem}: {error}{REMEDIES.get(error.code, '')}"
 
 
 def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Raw]:

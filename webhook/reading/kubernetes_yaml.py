@@ -66,17 +66,21 @@ class _Document:
         else:
             value = self._mapping()
         if event.anchor:
-            self._anchors[event.anchor] = msgspec.json.encode(value)
+            self._anchors[event.anchor] = encoded = msgspec.json.encode(value)
+            self._count(len(encoded), event.start_mark)  # nested anchors contain each other
         return value
 
     def _copy(self, alias: Any) -> Any:
         if alias.anchor not in self._anchors:
             raise InvalidYaml("undefined alias", alias.start_mark)
         encoded = self._anchors[alias.anchor]
-        self._alias_bytes += len(encoded)
-        if self._alias_bytes > MAX_ALIAS_BYTES:
-            raise InvalidYaml(f"aliases expand to over {MAX_ALIAS_BYTES >> 20} MiB", alias.start_mark)
+        self._count(len(encoded), alias.start_mark)
         return msgspec.json.decode(encoded)
+
+    def _count(self, size: int, mark: Any) -> None:
+        self._alias_bytes += size
+        if self._alias_bytes > MAX_ALIAS_BYTES:
+            raise InvalidYaml(f"anchors and aliases expand to over {MAX_ALIAS_BYTES >> 20} MiB", mark)
 
     def _mapping(self) -> dict[str, Any]:
         pairs: dict[str, Any] = {}

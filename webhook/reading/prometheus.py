@@ -1,15 +1,18 @@
 """Ask a Prometheus: one instant query over its HTTP API."""
 
 import ssl
-from collections.abc import Mapping
+import time
+from urllib.parse import unquote
 
 import msgspec
 import urllib3
 
+from webhook.cluster.client import cause_of
 from webhook.placement.objects.fields import JsonObject, mappings, printable, text
 from webhook.reading.documents import BadInput
 
-TIMEOUT = 30.0  # seconds
+TIMEOUT = 30.0  # seconds, for the whole answer
+MAX_ANSWER = 64 << 20  # bytes; the traffic of 10,000 VMs takes some megabytes
 ADVICE = {401: "; specify --prometheus-token", 403: "; the token lacks the right to query", 404: "; check the URL"}
 
 
@@ -18,19 +21,37 @@ def ask(url: str, token: str, query: str) -> list[JsonObject]:
 
     TLS trusts the CAs of the system, or those of the file in SSL_CERT_FILE.
     """
-    # A token from a file may contain line breaks. The library's error would quote the header.
-    headers: Mapping[str, str] = {"Authorization": f"Bearer {''.join(token.split())}"} if token else {}
+    address = f"{url.rstrip('/')}/api/v1/query"
     try:
+        user = urllib3.util.parse_url(url).auth
+        headers = urllib3.make_headers(basic_auth=unquote(user)) if user else {}
+        # A token from a file may contain line breaks.
+        headers |= {"Authorization": f"Bearer {''.join(token.split())}"} if token else {}
         with urllib3.PoolManager(ssl_context=ssl.create_default_context(), retries=False, timeout=TIMEOUT) as pool:
-            address = f"{url.rstrip('/')}/api/v1/query"
-            response = pool.request("GET", address, fields={"query": query}, headers=headers, redirect=False)
+            fields = {"query": query}
+            response = pool.request(
+                "GET", address, fields=fields, headers=headers, redirect=False, preload_content=False
+            )
+            content = _read(response)
+    except BadInput:
+        raise
     except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-        raise BadInput(f"cannot reach it: {printable(str(error))}") from None
+        raise BadInput(f"cannot reach it: {cause_of(error)}") from None
     try:
-        answer = msgspec.json.decode(response.data, type=JsonObject)
+        answer = msgspec.json.decode(content, type=JsonObject)
     except msgspec.MsgspecError:
         answer = {}
     if response.status == 200 and text(answer, "status") == "success":
         return mappings(answer, "data", "result")
     said = text(answer, "error") or f"no response of Prometheus' API{ADVICE.get(response.status, '')}"
     raise BadInput(f"status {response.status}: {printable(said)}")
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+    """Read a response. It isn't unpacked: a packed megabyte may take a gigabyte. Raises BadInput for an endless one."""
+    content, end = bytearray(), time.monotonic() + TIMEOUT
+    for part in response.stream(decode_content=False):
+        content += part
+        if len(content) > MAX_ANSWER or time.monotonic() > end:
+            raise BadInput(f"its response exceeds {MAX_ANSWER >> 20} MiB or {TIMEOUT:.0f} s")
+    return bytes(content)

@@ -5,6 +5,7 @@ No kubelet runs here: kwok marks every pod as running. Only the replicas of the 
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import signal
 import sys
@@ -41,10 +42,10 @@ def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: P
     programs = folder / "bin"
     programs.mkdir()
     virtctl = Path(__file__).with_name("virtctl")
-    for program in plane.binaries["kubectl"], plane.binaries["helm"], PROGRAM, virtctl:
+    plugin = (PROGRAM.with_name("kubectl-coschedule"), PROGRAM.with_name("kubectl_complete-coschedule"))
+    for program in plane.binaries["kubectl"], plane.binaries["helm"], PROGRAM, *plugin, virtctl:
         programs.joinpath(program.name).symlink_to(program)
     kubeconfig = plane.write_kubeconfig(folder / "workstation-kubeconfig", namespace=namespace)
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"export KUBECONFIG='{kubeconfig}'\nexport PATH='{programs}':\"$PATH\"\n")
 
 
@@ -68,9 +69,22 @@ def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, KubeVirts, 
         yield scenario, kubevirts, Provisioner(scenario), Probes(scenario), release
 
 
+@contextmanager
+def only_one(file: Path) -> Iterator[None]:
+    """Exit if another playground has written this file, which its terminals source."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"A playground of this folder already runs. To use it: . {file}")
+        yield
+
+
 def run(file: Path) -> None:
     build.binaries()  # takes minutes on the first run of a machine and prints its own progress
     with ExitStack() as stack:
+        stack.enter_context(only_one(file))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="playground-")))
         plane = stack.enter_context(ControlPlane(folder))
         scenario, *parts = stack.enter_context(running_cluster(plane))

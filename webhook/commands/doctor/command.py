@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from webhook.commands.doctor import installed_webhook, products, webhook_calls
-from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
+from webhook.commands.doctor.inspection import Inspection, Level, Result
 from webhook.commands.options import SECONDS, as_data, configuration_option, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
@@ -117,9 +117,7 @@ def _check(inspection: Inspection, calls: int | None, *, pre: bool) -> Iterator[
             yield _not_checked(CONFIGURATION, error)
         else:
             if found is None:
-                named = f"MutatingWebhookConfiguration {inspection.configuration} not found"
-                finding = named if inspection.configuration else "the webhook is not installed"
-                yield CONFIGURATION, failure(finding, "Install the chart, or upgrade its release.")
+                yield CONFIGURATION, installed_webhook.missing(inspection)
         checks = AFTER if found else {name: check for name, check in BEFORE.items() if name != "rights"}
     if found:
         inspection = replace(inspection, settings=found.webhook.predicting, configuration=found.name)

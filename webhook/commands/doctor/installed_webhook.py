@@ -1,6 +1,7 @@
 """The checks of the installed webhook: its replicas, caches, certificates and rights, and of your right to install."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from certs.cluster import CertificateObjects
@@ -10,13 +11,15 @@ from webhook import __version__
 from webhook.catalog.kinds import kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
-from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import Action
-from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, read_object
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, read_list, read_object
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
+# Of the chart's Deployment.
+WEBHOOK_LABELS = "app.kubernetes.io/name=kubevirt-scheduler,app.kubernetes.io/component=webhook"
 EXPIRES_SOON = timedelta(days=7)
 # What the chart creates with its default values.
 CLUSTER_SCOPED = """mutatingwebhookconfigurations.admissionregistration.k8s.io
@@ -24,6 +27,21 @@ validatingadmissionpolicies.admissionregistration.k8s.io validatingadmissionpoli
 clusterroles.rbac.authorization.k8s.io clusterrolebindings.rbac.authorization.k8s.io""".split()
 NAMESPACED = """secrets serviceaccounts services deployments.apps leases.coordination.k8s.io poddisruptionbudgets.policy
 roles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io""".split()
+
+
+def missing(inspection: Inspection) -> Result:
+    """Say what is missing of an installation whose MutatingWebhookConfiguration isn't found."""
+    named, advice = inspection.configuration, "Install the chart, or upgrade its release."
+    found = list[JsonObject]()
+    with suppress(Denied):
+        found = read_list(inspection.cluster, "/apis/apps/v1/deployments", labelSelector=WEBHOOK_LABELS)
+    if found:
+        name = f"{text(found[0], 'metadata', 'namespace')}/{text(found[0], 'metadata', 'name')}"
+        gone = f"MutatingWebhookConfiguration {named}".rstrip()
+        advice = "If somebody deleted it to stop the webhook, an upgrade of the release brings it back: helm upgrade."
+        return failure(f"the API server does not call the webhook of Deployment {name}: {gone} not found", advice)
+    finding = f"MutatingWebhookConfiguration {named} not found" if named else "the webhook is not installed"
+    return failure(finding, advice)
 
 
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
@@ -38,6 +56,10 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
     ready = [pod for pod in active if has_condition(pod, "Ready")]
     counted = f"{len(ready)} of {wanted} replicas are ready"
     advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
+    rejected = condition(found.deployment, "ReplicaFailure")
+    if rejected.get("status") == "True":  # Pod Security or a quota, for example: there are no pods to describe
+        counted += f", because the API server rejects their pods: {text(rejected, 'message')}"
+        advice = "Change what the message names, such as the namespace's Pod Security level or quota."
     if not ready:
         yield failure(counted, advice)
     elif len(ready) < wanted:

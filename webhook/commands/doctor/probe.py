@@ -51,9 +51,9 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
 
 
 def _observed(warnings: list[str]) -> str:
-    """Return the decision of a webhook in observe mode, or an empty string."""
+    """Return the decision of a webhook that added no annotation, or an empty string."""
     found = (warning.partition(OBSERVED)[2].rstrip('"') for warning in warnings)
-    return next((f"{decision} (observed only)" for decision in found if decision), "")
+    return next(filter(None, found), "")
 
 
 def probe_pod(key: str) -> JsonObject:

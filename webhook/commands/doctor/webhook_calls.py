@@ -12,7 +12,7 @@ from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import VIRT_LAUNCHER
 from webhook.placement.objects.selectors import labels_match
-from webhook.placement.opt_in import opted_in_by
+from webhook.placement.opt_in import opt_in_mistake, opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.reading.api import read_list
@@ -109,16 +109,35 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
     else:
         yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
+    keys, manifests = found.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
+    mistakes = {"/".join(key): mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
+    if mistakes:
+        first = next(iter(mistakes.values()))
+        yield warning(
+            f"VMs with a mistake in their opt-in: {len(mistakes)} ({listed([*mistakes])}); {first}",
+            "To correct them: kubevirt-scheduler opt-in. Or correct the manifest in git, if a program applies it.",
+        )
     longhorn = found.settings.longhorn_namespace
     if longhorn not in namespaces:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
 
 
 def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check that the API server calls this webhook again after those that it calls later, by their names."""
+    """Check that this webhook is installed once, and is called again after those with later names."""
+    configurations = read_list(inspection.cluster, CONFIGURATIONS)
+    names = [
+        (text(each, "metadata", "name"), {text(one, "name") for one in mappings(each, "webhooks")})
+        for each in configurations
+    ]
+    twins = sorted(name for name, webhooks in names if VM_WEBHOOK in webhooks)
+    if others := [name for name in twins if name != inspection.configuration]:
+        yield failure(
+            f"the webhook is installed more than once: {listed(twins)}",
+            f"Uninstall one of the releases: each decides on each VM. To check {others[0]}: --webhook-configuration.",
+        )
     later = [
         f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
-        for item in read_list(inspection.cluster, CONFIGURATIONS)
+        for item in configurations
         if text(item, "metadata", "name") > inspection.configuration
         for webhook in mappings(item, "webhooks")
         if any({"pods", "pods/*", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from msgspec import Struct
 
 from webhook.catalog.inventory import Inventory
+from webhook.catalog.kinds import read_pod
 from webhook.catalog.store import Store
 from webhook.commands.admission_requests import as_json, pod_name
 from webhook.commands.report.document import describe
@@ -15,7 +16,7 @@ from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import as_if_eligible, before_scheduling, creation_request
-from webhook.fleet.states import Machine, assess
+from webhook.fleet.states import Machine, assess, assess_pod
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
 from webhook.placement.affinity import DECISION
@@ -37,6 +38,10 @@ from webhook.placement.votes import Choice
 from webhook.placement.voting_consumers import claims_of
 from webhook.placement.wording import ADVICE, SENTENCES
 
+FOLLOWED = (
+    "No action needed: the webhook leaves such a pod unchanged, and steers the next share-manager pod to its node."
+)
+
 
 class Finding(Struct, frozen=True):
     """One line."""
@@ -56,8 +61,14 @@ class Section(Struct, frozen=True):
 def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObject:
     """Explain an existing pod that runs no VM."""
     found = explain_request(creation_request(before_scheduling(pod), settings), catalog, settings)
-    where = Section("Where is the pod?", tuple(map(Finding, _placement(pod))))
-    return found | {"steps": [where, *found["steps"]]}
+    fact, placement = read_pod(pod), [*_placement(pod)]
+    if fact and settings.steering and (followed := assess_pod(fact, catalog, settings)):
+        served = f"which {followed.storage_node} serves" if followed.storage_node else "which no node serves now"
+        placement.append(
+            f"opted in: {followed.state}. The share-manager of claim {followed.claim}, {served}, follows it"
+        )
+        found["advice"] = [FOLLOWED]
+    return found | {"steps": [Section("Where is the pod?", tuple(map(Finding, placement))), *found["steps"]]}
 
 
 def explain_machine(machine: Machine, inventory: Inventory, webhook: Webhook) -> JsonObject:

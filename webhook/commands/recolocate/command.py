@@ -162,7 +162,7 @@ def _plan(scope: Scope, rates: Rates, least: Traffic, fleet: Fleet, *, is_first:
     for unknown in sorted(scope.excluded.difference(found)) if is_first else ():
         click.echo(printable(f"Warning: --exclude {unknown} excludes no VM"), err=True)
     if is_first and not statuses:
-        click.echo(scope.not_found, err=True)
+        scope.report_none(fleet.inventory.namespaces())
     chosen = [
         each for each in statuses if (each.machine.name in scope.names if scope.names else each.state is State.APART)
     ]

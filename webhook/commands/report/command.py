@@ -5,7 +5,7 @@ import itertools
 import click
 
 from webhook.commands.drain_check import describe_drains
-from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates, selected
+from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates, selected, warn
 from webhook.commands.options import as_data, fleet_options, output_option
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
@@ -15,10 +15,11 @@ from webhook.fleet.move import Surroundings
 from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import JsonObject
+from webhook.placement.opt_in import opt_in_mistake
 
 COLUMNS = 100  # without a terminal
 EXIT_APART = 1
-MAX_DRAINS = 100  # of a page: the drain of one node with 10 VMs takes 20 ms
+MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matrix.js), which take 20 ms each
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
@@ -75,7 +76,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     scope = selected(fleet.namespace)
     found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
     if not found["vms"] and scope.namespace:
-        click.echo(scope.not_found, err=True)
+        scope.report_none(fleet.inventory.namespaces())
     if workloads:
         pods = assess_pods(fleet.inventory, scope, fleet.webhook.predicting)
         found["workloads"], found["summary"]["workloads"] = describe_workloads(pods)
@@ -95,6 +96,12 @@ def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True,
     found = fleet.origin() | build_report(
         statuses, fleet.inventory, Surroundings(settings, rates=rates), planned=planned
     )
+    mistakes = [(each.machine, opt_in_mistake(each.machine.vm, settings.opt_in_annotations)) for each in statuses]
+    named = [f"VM {'/'.join(machine.key)}: {mistake}" for machine, mistake in mistakes if mistake]
+    if named:
+        more = f", and {len(named) - 1} more" if named[1:] else ""
+        warn(f"{named[0]}{more}; to correct it: kubevirt-scheduler opt-in")
+    found["warnings"] = click.get_current_context().meta.pop("warnings", [])
     if drains and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
         describe_drains(found["nodes"], statuses, fleet.inventory, settings)
     return found

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from webhook.commands.fleet_source import read_fleet, read_rates, selected
-from webhook.commands.options import fleet_options
+from webhook.commands.options import Seconds, fleet_options
 from webhook.commands.report import page
 from webhook.commands.report.command import report_on
 from webhook.placement.objects.fields import JsonObject
@@ -24,13 +25,19 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-SECONDS = click.IntRange(1, 3600)
 
 
 @click.command(short_help="serve the report as a page that follows the cluster")
 @fleet_options
 @click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0 picks a free port.")
-@click.option("--interval", type=SECONDS, default=5, show_default=True, help="Seconds between two readings of a page.")
+@click.option(
+    "--interval",
+    type=Seconds(1, 3600),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two readings of a page.",
+)
 def dashboard(port: int, interval: int) -> None:
     """Serve the page of `report -o html` on this machine, until Ctrl-C. It follows the cluster.
 
@@ -66,6 +73,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self._read, self.interval, self._lock = read, interval, threading.Lock()
+        self._report, self._read_at = JsonObject(), float("-inf")
         # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -75,9 +83,15 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def content(self, path: str) -> str:
-        """Return the page, or its report as JSON. Raises BadInput."""
+        """Return the page, or its report as JSON. Raises BadInput.
+
+        Requests within one interval share a report, also those of pages that were closed meanwhile.
+        """
         with self._lock:
-            report = self._read()
+            if time.monotonic() - self._read_at > self.interval / 2:
+                self._report = self._read()
+                self._read_at = time.monotonic()
+            report = self._report
         return page.render(report, self.interval) if path == "/" else page.embedded_json(report)
 
 
@@ -91,6 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         if self.server.hosts.isdisjoint((host, f"{host}:80")):  # browsers omit the default port
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        # Another site, open in the same browser, can send requests, though it can't read the responses.
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return self.send_error(HTTPStatus.FORBIDDEN)
         if path not in PATHS:
             return self.send_error(HTTPStatus.NOT_FOUND)
         status, media_type = HTTPStatus.OK, PATHS[path]

@@ -71,7 +71,8 @@ def _summarize_data(statuses: Iterable[Status], volumes: Mapping[str, VolumeData
     """Count the VMs whose share-manager runs, by whether its node has a healthy replica."""
     counts = Counter(is_local(each, volumes) for each in statuses if each.storage_node and each.volume)
     parts = [f"{number} {LOCAL[key]}" for key in (True, False) if (number := counts[key])]
-    parts += [f"unknown for {counts[None]}, without {DATA_RIGHTS}"] if counts[None] else []
+    unread = "no right to list volumes.longhorn.io and replicas.longhorn.io, or a file without them"
+    parts += [f"unknown for {counts[None]} ({unread})"] if counts[None] else []
     text = f"data of the volumes: {', '.join(parts)}" if parts else ""
     return {"local": counts[True], "remote": counts[False], "unknown": counts[None], "text": text}
 

@@ -14,10 +14,10 @@ function showSummary() {
 }
 
 function showSource(problem) {
-  const { cluster, time } = report;
+  const { cluster, source, time, warnings = [] } = report;
   const when = time && new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: INTERVAL ? "medium" : "short" });
-  byId("source").textContent = [cluster, when, problem && `not updated since: ${problem}`].filter(Boolean).join(", ");
-  byId("source").classList.toggle("problem", Boolean(problem));
+  byId("source").textContent = [cluster || source, when, ...warnings, problem && `not updated since: ${problem}`].filter(Boolean).join(", ");
+  byId("source").classList.toggle("problem", Boolean(problem || warnings.length));
 }
 
 function addFilters() {
@@ -280,7 +280,7 @@ function update(json) {
   const content = ({ vms, nodes, summary }) => JSON.stringify([vms, nodes, summary]);
   const next = parsed(json);
   if (content(next) === content(report)) {
-    report.time = next.time;
+    Object.assign(report, { time: next.time, warnings: next.warnings });
     return;
   }
   const [sort] = COLUMNS[chosen.sort];

@@ -77,7 +77,9 @@ class LogLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the record."""
-        dropped = self.take((record.name, record.lineno, getattr(record, "code", None)), LINES_PER_SECOND, MAX_BURST)
+        # Two files of one logger may have a statement on the same line.
+        cause = record.pathname, record.lineno, getattr(record, "code", None)
+        dropped = self.take(cause, LINES_PER_SECOND, MAX_BURST)
         if dropped:
             record.suppressed = dropped
         return dropped is not None
