@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from webhook.catalog.kind import key_of
-from webhook.catalog.kinds import VIRTUAL_MACHINES
+from webhook.catalog.kinds import NAMESPACES, VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.fleet_source import Scope, selected, show_settings
 from webhook.commands.options import (
