@@ -241,6 +241,26 @@ def test_a_server_that_does_not_start_prints_one_line(tmp_path):
             assert sentence in line
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_auto_listens_on_both_families(family):
+    with listen("auto", 0) as listener, socket.socket(family, socket.SOCK_STREAM) as client:
+        client.connect(("127.0.0.1" if family == socket.AF_INET else "::1", listener.getsockname()[1]))
+
+
+def test_auto_listens_on_ipv4_on_a_node_without_ipv6(monkeypatch):
+    monkeypatch.setattr(socket, "has_ipv6", False)
+    resolve = socket.getaddrinfo
+
+    def without_ipv6(host, *arguments, **options):
+        if host == "::":
+            raise socket.gaierror(socket.EAI_ADDRFAMILY, "Address family for hostname not supported")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_ipv6)
+    with listen("auto", 0) as listener:
+        assert listener.family == socket.AF_INET
+
+
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid", "", "bücher..example", "x" * 300])
 def test_an_address_that_cannot_be_bound_is_reported(address):
     with pytest.raises(CannotListen, match=f"^cannot listen on {address}:0: "):

@@ -24,7 +24,7 @@ from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
 from webhook.serving.app import probe_port, review_port
 from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.listeners import CannotListen, listen
+from webhook.serving.http.listeners import AUTO, CannotListen, listen
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
@@ -74,7 +74,7 @@ def certificate_of(
     own, secret, configuration = given("tls_dir"), given("tls_secret"), given("webhook_configuration")
     found: AbstractContextManager[Path] = nullcontext(own) if own else temporary_folder()
     if not (own or secret):
-        addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))
+        addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", *((bind,) if bind != AUTO else ()))))
         found = self_signed_folder(addresses, datetime.now(UTC))
     with found as folder:
         api: Any = replace(connect(), clock=clock) if secret or configuration else None
@@ -99,7 +99,13 @@ def open_closed_outputs() -> None:
 
 @click.command(short_help="run the webhook server")
 @snapshot_option
-@click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen on; `auto` for all of the machine, of IPv6 too if it has that.",
+)
 @click.option("--https-port", type=PORT, default=8443, show_default=True, help="The TLS port. 0 picks a free port.")
 @click.option(
     "--http-port",

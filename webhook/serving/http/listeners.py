@@ -4,6 +4,7 @@ import socket
 from contextlib import ExitStack
 
 BACKLOG = 1024
+AUTO = "auto"  # IPv6 and IPv4, or IPv4 alone on a node without IPv6
 
 
 class CannotListen(OSError):
@@ -12,6 +13,11 @@ class CannotListen(OSError):
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 picks a free port. Raises CannotListen."""
+    if host == AUTO:
+        try:
+            return listen("::", port)
+        except CannotListen:
+            return listen("0.0.0.0", port)  # noqa: S104 (a pod's address)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -20,6 +26,8 @@ def listen(host: str, port: int) -> socket.socket:
             listener = cleanup.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # whatever net.ipv6.bindv6only is
             listener.bind(address)
             listener.listen(BACKLOG)
             cleanup.pop_all()
