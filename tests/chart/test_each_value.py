@@ -24,15 +24,19 @@ EVERYTHING: Object = {
     "image": {"registry": "quay.example.com"},
     "extraVolumes": [{"name": "proxy-ca", "emptyDir": {}}],
 }
+NIGHTLY: Object = {"recolocate": {"schedule": "0 2 * * *"}}
+# For these values, and those below them.
 CONTEXTS: dict[str, Object] = {
     "certificates.source": {},
     "hostNetwork": {},
     "podDisruptionBudget.minAvailable": {"replicas": 3},
     "networkPolicy.enabled": {"networkPolicy": {"apiServers": ["192.0.2.0/28"]}},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
-    "recolocate.args": {"recolocate": {"schedule": "0 2 * * *"}},
-    "recolocate.deadlineSeconds": {"recolocate": {"schedule": "0 2 * * *"}},
-    "recolocate.timeZone": {"recolocate": {"schedule": "0 2 * * *"}},
+    "recolocate.args": NIGHTLY,
+    "recolocate.deadlineSeconds": NIGHTLY,
+    "recolocate.timeZone": NIGHTLY,
+    "recolocate.resources": NIGHTLY,
+    "test.resources": {"test": {"namespace": "kube-public"}},
 }
 # The schema, and values that differ from the defaults.
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -86,7 +90,7 @@ def render_all(folder: Path, all_values: dict[str, Object]) -> dict[str, list[st
 def test_another_value_renders_other_objects(tmp_path: Path) -> None:
     pairs = []
     for name, path in PATHS.items():
-        context = CONTEXTS.get(name, EVERYTHING)
+        context = next((CONTEXTS[each] for each in CONTEXTS if f"{name}.".startswith(f"{each}.")), EVERYTHING)
         before = with_value(context, path, default_value(path)) if path[-1] == "enabled" else context
         pairs.append((json.dumps(before), json.dumps(with_value(context, path, other_value(path)))))
     distinct = {text: json.loads(text) for pair in pairs for text in pair}  # half of them are alike
