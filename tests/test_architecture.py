@@ -20,8 +20,8 @@ Violations = Iterator[tuple[int, str]]
 # Modules that only calculate: they give no access to a clock, environment, logger, thread, socket or client.
 PURE_MODULES = """
     base64 bisect collections collections.abc contextlib.AbstractContextManager copy dataclasses datetime.datetime
-    decimal enum fractions functools hashlib heapq itertools json jsonpatch math msgspec msgspec.structs operator re
-    string sys.intern textwrap types typing unicodedata urllib.parse
+    decimal difflib enum fractions functools hashlib heapq itertools json jsonpatch math msgspec msgspec.structs
+    operator re string sys.intern textwrap types typing unicodedata urllib.parse
 """.split()
 # The modules that may import a library.
 DOORS = {

@@ -7,6 +7,7 @@ from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import PODS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.placement.objects.facts import LonghornVolume, Replica
 from webhook.placement.objects.fields import mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.objects.longhorn import is_share_manager
@@ -49,6 +50,6 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             show(kind.plural, number)
     except ClusterError as error:
         # Without the right to list a kind that no decision needs, or without its CRD, the inventory lacks it.
-        is_extra = kind.fact is None or (kind.optional and not kind.required)
+        is_extra = kind.fact in (None, LonghornVolume, Replica)
         if error.code not in ((403, 404) if is_extra else (404,) if kind.optional else ()):
             raise
