@@ -122,7 +122,7 @@ class Inventory(Struct, frozen=True):
     quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    longhorn_settings: dict[str, str] = field(default_factory=dict)
+    longhorn_settings: dict[Key, str] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
 
     @property
@@ -149,10 +149,16 @@ class Inventory(Struct, frozen=True):
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
             self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
         elif kind == "Setting":
-            self.longhorn_settings[text(item, "metadata", "name")] = text(item, "value")
+            # A hand-written file may name no namespace.
+            self.longhorn_settings[text(item, "metadata", "namespace"), key_of(item)[1]] = text(item, "value")
         elif kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
+
+    def longhorn_setting(self, name: str, settings: Settings) -> str | None:
+        """Return a setting of Longhorn, None if it is unknown. Anybody can create one in a namespace of theirs."""
+        found = self.longhorn_settings
+        return found.get((settings.longhorn_namespace, name), found.get(("", name)))
 
     def volume_data(self) -> dict[str, VolumeData]:
         """Return where Longhorn keeps the data of each volume, by its name."""
@@ -165,7 +171,8 @@ class Inventory(Struct, frozen=True):
             for volume, spec in self._share_manager_pods(settings)
             for container in mappings(spec, "containers")
         }
-        return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels, running)
+        version = self.longhorn_setting(longhorn.VERSION_SETTING, settings) or ""
+        return Servers(version, self.kernels, running)
 
     def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
         """Yield the volume and the spec of each share-manager pod."""
@@ -176,8 +183,8 @@ class Inventory(Struct, frozen=True):
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
-        selector = longhorn.node_selector(self.longhorn_settings.get(longhorn.SELECTOR_SETTING, ""))
-        setting = self.longhorn_settings.get(longhorn.TOLERATION_SETTING)
+        selector = longhorn.node_selector(self.longhorn_setting(longhorn.SELECTOR_SETTING, settings) or "")
+        setting = self.longhorn_setting(longhorn.TOLERATION_SETTING, settings)
         # Unknown tolerations count as tolerations of everything.
         tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
         default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}

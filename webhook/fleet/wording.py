@@ -78,6 +78,27 @@ def restart_command(machine: Machine) -> str:
     return f"{verbs.get(machine.strategy, 'virtctl restart')} {_named(machine)}"
 
 
+def migrate_command(machine: Machine) -> str:
+    """Return the command that migrates a VM to any node."""
+    return f"virtctl migrate {_named(machine)}"
+
+
+def stop_command(machine: Machine) -> str:
+    """Return the command that stops a VM, or deletes a VMI without a VM."""
+    return f"{'virtctl stop' if machine.is_vm else 'kubectl delete vmi'} {_named(machine)}"
+
+
+def start_command(machine: Machine, *, halted: bool = False) -> str:
+    """Return the command that starts a VM again, empty for a VMI without a VM: its manifest creates it again.
+
+    With run strategy Once, KubeVirt starts a VM when the VMI that has ended is gone; after `virtctl stop`, it doesn't.
+    """
+    if not machine.is_vm:
+        return ""
+    deletes = machine.strategy == "Once" and not halted
+    return f"{'kubectl delete vmi' if deletes else 'virtctl start'} {_named(machine)}"
+
+
 def _named(machine: Machine) -> str:
     return f"{machine.name} -n {machine.namespace}"
 
