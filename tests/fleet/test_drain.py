@@ -124,7 +124,7 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      "to node-b or 1 more; its share-manager may start on any node",
      "node-b node-c", "MayBeApart"),
     ("with its storage, of a Longhorn that deletes pods", [*NODES, *SERVED, *on("node-a", "disk1")],
-     {"longhorn": DELETES}, "Migrates, then I/O pauses, then may restart",
+     {"longhorn": DELETES}, "May migrate, then I/O pauses, then may restart",
      "to node-b or 1 more; its share-manager follows it if it migrates first; Longhorn may delete its pod once",
      "node-b node-c", "MayBeApart"),
     ("elsewhere, on a node that is drained, too", [*NODES, *SERVED, *on("node-b", "disk1")],

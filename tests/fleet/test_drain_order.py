@@ -212,3 +212,10 @@ def test_two_vms_that_race_for_the_last_place_may_both_stay() -> None:
     assert [line.split()[1] for line in lines(ordered(NODES[0], last, *vms)) if "virtctl" in line] == [
         "migrate", "stop", "start",
     ]  # fmt: skip
+
+
+def test_a_vm_whose_pod_is_deleted_waits_for_a_node_that_can_run_it() -> None:
+    full = node("node-c", allocatable={"memory": "1Gi", "pods": "9"})
+    nodes = [NODES[0], node("node-b", unschedulable=True), full]
+    found = drain(*nodes, *SERVED, *on("node-b", "disk1", pod=BIG), longhorn=DELETES)
+    assert what_happens(found) == ("I/O pauses, then may stop until uncordon", "MayBeApart")

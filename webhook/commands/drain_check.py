@@ -46,7 +46,7 @@ def drain_check(nodes: tuple[str, ...], output: str, *, rolling: bool) -> None:
     Examples:
       kubevirt-scheduler drain-check node-a
       kubevirt-scheduler drain-check node-a node-b -o json
-      kubevirt-scheduler drain-check node-a node-b node-c --rolling
+      kubevirt-scheduler drain-check node-a node-b --rolling
       kubevirt-scheduler drain-check node-a --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     fleet = read_fleet()

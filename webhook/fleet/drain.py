@@ -304,7 +304,8 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
     if refusal is not None:
         yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk, why=refusal)
     if old.phase is Phase.RUNS and placed and not ended:
-        yield Event(Effect.MIGRATES, 0, may=not new.sure, why=new.why)
+        # Longhorn may delete the pod before the migration has ended.
+        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk, why=new.why)
     elif old.phase is Phase.RUNS and ended:
         if new.phase is Phase.RUNS:
             yield Event(Effect.RESTARTS, 0, may=contested or not new.sure, why=new.why)

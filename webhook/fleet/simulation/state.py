@@ -81,7 +81,7 @@ class Vm(Struct, frozen=True):
     sure: bool = True  # whether it was placed by that step, wherever other VMs went
     at_risk: bool = False  # Longhorn may have deleted its pod in this step
     halted: bool = False  # somebody has stopped it
-    may_stop: bool = False  # it may have stopped, because Longhorn deleted its pod
+    may_stop: bool = False  # Longhorn may have deleted its pod, and nothing has started it again
     why: str = ""  # why it is where it is, or does not run
 
     @property
@@ -210,8 +210,10 @@ class State(Struct, frozen=True, dict=True):
         server = self.servers.get(vm.status.volume)
         if server is None or not server.nodes or vm.phase is not Phase.RUNS:
             return False
+        if not server.certain:
+            return None
         if server.follows == vm.key:
-            return True if server.certain else None
+            return True
         if set(server.nodes).isdisjoint(vm.nodes):
-            return False
-        return True if server.certain and len({*server.nodes, *vm.nodes}) == 1 else None
+            return False if vm.nodes else None
+        return True if len({*server.nodes, *vm.nodes}) == 1 else None

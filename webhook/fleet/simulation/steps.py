@@ -127,7 +127,7 @@ def _start(state: State, step: Step) -> State:
         if state.vms[key].phase is not Phase.RUNS:
             state = _next_pod(state.with_vm(replace(state.vms[key], phase=Phase.WAITS)), key)
         else:
-            state = state.with_vm(replace(state.vms[key], may_stop=False))
+            state = _perhaps_restarted(state, state.vms[key])
     return state
 
 
@@ -307,6 +307,8 @@ def _start_waiting(state: State) -> State:
     for key, vm in state.vms.items():
         if vm.phase is Phase.WAITS:
             state = _next_pod(state, key)
+        elif vm.may_stop and vm.restarts:
+            state = _perhaps_restarted(state, vm)
     return state
 
 
@@ -377,7 +379,7 @@ def _delete_consumers(before: State, after: State) -> State:
     for volume in after.servers:
         for vm in after.users(volume) if was_replaced(volume, before, after) else ():
             if vm.starts == before.vms[vm.key].starts:
-                after = _at_risk(after, volume, vm)
+                after = _at_risk(after, after.vms[vm.key])
     return after
 
 
@@ -387,17 +389,24 @@ def was_replaced(volume: str, before: State, after: State) -> bool:
     return bool(new.nodes) and old.needed and (new.lost_at == after.step or not old.nodes)
 
 
-def _at_risk(state: State, volume: str, vm: Vm) -> State:
+def _at_risk(state: State, vm: Vm) -> State:
     """Note that the pod of a VM may have been deleted. If so, KubeVirt has started it again, or it has stopped."""
-    if not vm.restarts:
-        return state.with_vm(replace(vm, at_risk=True, may_stop=True))
+    state = state.with_vm(replace(vm, at_risk=True, may_stop=True))
+    return _perhaps_restarted(state, state.vms[vm.key]) if vm.restarts else state
+
+
+def _perhaps_restarted(state: State, vm: Vm) -> State:
+    """Return the state in which a VM either still runs, or has been started again, if a node can run it."""
     restarted = _next_pod(_ended(state, vm, ""), vm.key).vms[vm.key]
+    if restarted.phase is not Phase.RUNS:
+        return state
     nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
-    state, server = state.with_vm(replace(vm, at_risk=True, nodes=nodes)), state.servers[volume]
+    state = state.with_vm(replace(vm, may_stop=False, nodes=nodes))
+    volume, server = vm.status.volume, state.servers.get(vm.status.volume)
+    if server is None or nodes == vm.nodes:
+        return state
     stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
-    if stays:
-        return state.with_server(volume, replace(server, nodes=nodes))
-    return state if set(nodes) == set(vm.nodes) else state.with_server(volume, replace(server, certain=False))
+    return state.with_server(volume, replace(server, nodes=nodes) if stays else replace(server, certain=False))
 
 
 _APPLY: dict[Action, Callable[[State, Step], State]] = {
