@@ -111,6 +111,14 @@ def test_an_inventory_has_the_time_of_the_reading_and_the_versions_of_what_serve
     assert Inventory().time == ""
 
 
+def test_only_the_settings_in_longhorns_namespace_count() -> None:
+    kind = {"kind": "Setting", "value": "v1.12.0"}
+    foreign = kind | {"metadata": {"name": VERSION_SETTING, "namespace": "shop"}}
+    assert inventory(foreign).longhorn_setting(VERSION_SETTING, SETTINGS) is None
+    written = kind | {"metadata": {"name": VERSION_SETTING}}
+    assert inventory(foreign, written).longhorn_setting(VERSION_SETTING, SETTINGS) == "v1.12.0"
+
+
 def test_a_vm_whose_next_pod_cannot_be_predicted_does_not_fail_the_others() -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
     broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})

@@ -138,6 +138,11 @@ CASES: dict[Case, dict[int, list[Series]]] = {
         ],
     },
     ("Softened", "released", "warning", "40m"): {1: [{RELEASED: "0x19 10x60"}], 0: [{RELEASED: "0x19 1x60"}]},
+    ("VMsUnserved", "", "critical", "20m"): {
+        1: [{metric("vms", state="Unserved", opted_in="false", pod="a"): "1x60"}],
+        # A replacement, and VMs whose disk is served.
+        0: [{metric("vms", state="Unserved", opted_in="true", pod="a"): "0x10 2x2 0x60"}, fleet("1x60", "3x60")],
+    },
     ("VMsApart", "", "info", "7h"): {
         1: [fleet("1x500", "3x500")],
         # For an hour, one of twenty, not opted in, no opted-in VM.

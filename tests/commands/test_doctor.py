@@ -156,7 +156,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 14
+    assert [line[0] for line in lines] == ["✓"] * 15
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.count("list", "virtualmachines") == 1
     assert [line[0] for line in run("--pre").stdout.splitlines()] == ["✓"] * len(BEFORE)
@@ -491,6 +491,28 @@ def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster
     ]
 
 
+def test_running_vms_without_a_disk_are_failures_and_the_first_line_of_the_report(
+    run: RunDoctor, cluster: Cluster, tmp_path: Path
+) -> None:
+    message = "0/1 nodes are available: 1 node(s) were unschedulable."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    refused = share_manager_pod() | {"status": {"phase": "Pending", "conditions": [condition]}}
+    names = [f"vm{number}" for number in range(1, 7)]
+    pods = [vm_pod(name, "node-a") for name in names]
+    cluster.server.put(*storage()[:2], refused, *map(virtual_machine, names), *map(vmi, names), *pods)
+    result = run("-o", "json")
+    lost = [("failure", f"VM default/{name} runs without a disk") for name in names[:5]]
+    assert findings(result, "disks") == [*lost, ("failure", "more VMs without a disk: 1")]
+    assert result.exit_code == 1
+    kubeconfig = cluster.server.kubeconfig(tmp_path)
+    first, *_ = run_cli("report", "-A", "-o", "wide", "--kubeconfig", kubeconfig).stdout.splitlines()
+    listed = ", ".join(f"default/{name}" for name in names[:5])
+    why = "because the scheduler refuses its share-manager"
+    assert first == f"6 VMs run without a disk, {why}: {listed} and 1 more ({message})."
+    explained = run_cli("explain", "vm", "vm1", "-n", "default", "--kubeconfig", kubeconfig).stdout
+    assert "Its I/O hangs: the scheduler finds no node for its share-manager" in " ".join(explained.split())
+
+
 def test_the_first_waiting_vms_are_reported_with_the_advice_of_the_report(
     run: RunDoctor, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -533,7 +555,7 @@ def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_l
 ) -> None:
     cluster.server.put(deployment(version="9.9.9"))
     report = json.loads(run("-o", "json").stdout)
-    assert report["summary"] == {"ok": 14, "warning": 1, "failure": 0, "unknown": 0}
+    assert report["summary"] == {"ok": 15, "warning": 1, "failure": 0, "unknown": 0}
     assert report["checks"][0]["docs"] == "docs/reference/doctor.md#replicas"
     monkeypatch.setenv("FORCE_COLOR", "1")
     lines = run().stdout.splitlines()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tests.support.builders import Object, node, storage
+from tests.support.builders import Object, node, pod, storage
 from tests.support.command_line import run_cli, write_manifests
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
@@ -39,16 +39,21 @@ CLUSTER: list[Object] = [
     vm_pod("web", "node-a", claims=[], labels={"app": "web"}),
     migratable("far", "node-b", spec=LIVE),
     vm_pod("far", "node-b", claims=["disk2"]),
+    *storage("disk3"),
+    pod("cms", node="node-b", claims=["disk3"]),
 ]
 READ = [*CLUSTER, VERSION, BUDGET, longhorn_volume(), replica(), replica("node-b")]
 TEXT = """\
 A drain of node-a concerns 3 VMs and interrupts 1.
 
-VM            NODE     STORAGE   EFFECT                      WHY
-default/db    node-a   node-a    Migrates, then I/O pauses   to node-b; its share-manager follows it if it
-                                                             migrates first
-default/web   node-a   -         Blocks                      PodDisruptionBudget web allows no eviction
-default/far   node-b   node-a    I/O pauses                  its share-manager follows it
+VM            NODE     STORAGE   EFFECT                       WHY
+default/db    node-a   node-a    Migrates, then I/O pauses    to node-b; its share-manager follows it if it
+                                                              migrates first
+default/web   node-a   -         Blocks until somebody acts   PodDisruptionBudget web allows no eviction
+default/far   node-b   node-a    I/O pauses                   its share-manager follows it
+
+POD           NODE     EFFECT       WHY
+default/cms   node-b   I/O pauses   its share-manager may start on any node
 
 I/O pauses until the new share-manager runs, and then for at most 90 s, until all NFS clients are back. Before
 1.9, KubeVirt may restart a VM whose I/O pauses for 30 s.
@@ -59,6 +64,8 @@ Order:
   virtctl migrate web -n default  # to node-b
   kubectl drain node-a --ignore-daemonsets --delete-emptydir-data  # when the VMs have migrated
   kubectl uncordon node-a  # after the maintenance
+
+In this order, a drain of node-a concerns 3 VMs and interrupts 0.
 """
 
 
@@ -95,8 +102,21 @@ def test_the_json_has_the_same_rows_and_knows_fast_failover(snapshot: Path, tmp_
         "interrupted": False,
         "claims": ["disk1"],
         "targets": ["node-b"],
-        "recolocatesTo": None,
+        "events": [
+            {"effect": "Migrates", "step": 1, "may": False, "until": "", "why": "to node-b"},
+            {
+                "effect": "IOPauses",
+                "step": 1,
+                "may": False,
+                "until": "",
+                "why": "its share-manager follows it if it migrates first",
+            },
+        ],
+        "after": "MayBeApart",
     }
+    in_order = found["inOrder"]["vms"][0]
+    assert (in_order["text"], in_order["after"]) == ("Migrates, then I/O pauses", "Together")
+    assert found["vms"][1]["events"][0]["until"] == "somebody acts"
     assert found["order"][0] == {"command": "kubectl cordon node-a", "comment": ""}
     assert len(found["notes"]) == 1
     fast = API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}
@@ -110,7 +130,7 @@ def test_a_node_without_vms_is_drained_at_once(tmp_path: Path) -> None:
     result = run("drain-check", "node-c", "node-b", "--snapshot", file, "-o", "json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["text"]) == (1, "A drain of node-c, node-b concerns 1 VM and interrupts 0")
-    assert found["obstacles"] == [
+    assert found["obstacles"][1:] == [
         {
             "kind": "Volume",
             "name": "vol-x",
@@ -119,6 +139,8 @@ def test_a_node_without_vms_is_drained_at_once(tmp_path: Path) -> None:
         }
     ]
     table = run("drain-check", "node-c", "--snapshot", file).stdout
+    (refused,) = found["obstacles"][:1]
+    assert refused["name"] == "default/cms"
     assert table.startswith("A drain of node-c concerns no VM.\n\nTHE DRAIN WAITS FOR   NAME    WHY\nVolume")
 
 

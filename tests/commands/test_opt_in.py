@@ -12,6 +12,7 @@ from click.testing import Result
 from tests.support.builders import OPT_IN, Object, labeled_namespace, virtual_machine
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, Connection, body, error_response, no_response, status
+from tests.support.fleet import installation
 from webhook.fleet.gitops import SIGNS, managed_by
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
@@ -53,6 +54,30 @@ def test_without_yes_the_change_is_printed_and_nothing_is_written(server: ApiSer
     assert run("opt-in").stdout.endswith("\n1 VM: 1 would change\n")
     server.forbidden.add(("list", "mutatingwebhookconfigurations"))
     assert run("opt-in").stderr.startswith("Settings: the defaults, because you may not read those of the cluster.\n")
+
+
+BY_NAME = '{"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["default"]}]}'
+
+
+@pytest.mark.parametrize(
+    ("selector", "setting", "forbidden"),
+    [
+        ("excludedNamespaces", BY_NAME, False),
+        ("namespaceSelector", '{"matchLabels": {"team": "db"}}', False),
+        ("namespaceSelector", '{"matchLabels": {"team": "db"}}', True),
+    ],
+)  # fmt: skip
+def test_a_vm_of_an_excluded_namespace_is_skipped(
+    server: ApiServer, run: Run, selector: str, setting: str, forbidden: bool
+) -> None:
+    labels = {"kubernetes.io/metadata.name": "default"}
+    server.put(*installation({"CO_SCHEDULE_NAMESPACE_SELECTOR": setting}), virtual_machine("vm1"))
+    server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}})
+    if forbidden:
+        server.forbidden.add(("get", "namespaces"))
+    result = run("opt-in", "-n", "default")
+    assert (result.exit_code, f"skipped   webhook.{selector} excludes its namespace" in result.stdout) == (1, True)
+    assert run("opt-out", "-n", "default").exit_code == 0
 
 
 def test_with_yes_each_template_gets_the_annotation_and_keeps_the_others(server: ApiServer, run: Run) -> None:

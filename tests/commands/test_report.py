@@ -190,10 +190,12 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
         "optedIn": False,
         "optedInBy": None,
         "optedOut": False,
+        "excludedBy": None,
         "node": "node-b",
         "storageNode": "node-a",
         "claim": "disk1",
         "data": {"locality": None, "local": None, "text": ""},
+        "outage": None,
         "state": "Apart",
         "reason": "NotOptedIn",
         "paused": False,
@@ -237,7 +239,8 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
     nfs = {"exposed": 0, "canLeave": 0, "text": ""}
     assert report["summary"].pop("text").startswith("4 VMs: 1 together, 2 apart, 1 stopped; 2 of 2 would be")
     assert report["summary"].pop("data")["unknown"] == 3
-    assert report["summary"] == {"vms": 4} | states | after | {"traffic": None, "nfs": nfs}
+    outages = {"vms": 0, "text": ""}
+    assert report["summary"] == {"vms": 4} | states | after | {"traffic": None, "nfs": nfs, "outages": outages}
     assert yaml.safe_load(run_report("--snapshot", snapshot, "-o", "yaml").stdout)["nodes"] == report["nodes"]
     only_apart = report_on("--snapshot", snapshot, "--apart")
     assert (names(only_apart), only_apart["summary"]["vms"]) == (["apart", "foreign"], 4)

@@ -21,6 +21,7 @@ from tests.support.builders import (
     storage,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
+from webhook.catalog.kinds import read_node
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import (
@@ -31,7 +32,7 @@ from webhook.fleet.next_pod import (
     rendered_pod,
     target_pod,
 )
-from webhook.fleet.vm_pod_template import Rendering
+from webhook.fleet.vm_pod_template import TSC_FREQUENCY, Rendering
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.objects.kubevirt import is_migration_target
@@ -313,6 +314,72 @@ def test_the_requests_of_a_stopped_vm_are_estimated(domain: Object, cpu: str, me
 
 SCHEDULABLE = {"kubevirt.io/schedulable": "true"}
 MACHINE = "machine-type.node.kubevirt.io/"
+
+
+SEV, SNP, TDX = {"sev": {}}, {"snp": {}}, {"tdx": {}}
+REENLIGHTENED = {"hyperv": {"reenlightenment": {"enabled": True}}}
+LUN = {"disks": [{"name": "volume-0", "lun": {"reservation": True}}]}
+
+
+# The domain of a VM, its architecture, and the selectors and devices that KubeVirt adds for it, by its source:
+# newNodeSelectorRenderer and VMIResourcePredicates in pkg/virt-controller/services/template.go.
+CAPABILITIES: list[tuple[Object, str, str, str]] = [
+    ({"cpu": {"realtime": {}}}, "amd64", "kubevirt.io/realtime", ""),
+    ({"launchSecurity": SEV}, "amd64", "kubevirt.io/sev", "sev"),
+    ({"launchSecurity": {"sev": {"policy": {"encryptedState": True}}}}, "amd64", "kubevirt.io/sev kubevirt.io/sev-es",
+     "sev"),
+    ({"launchSecurity": {"sev": {"policy": {"encryptedState": False}}}}, "amd64", "kubevirt.io/sev", "sev"),
+    ({"launchSecurity": SNP}, "amd64", "kubevirt.io/sev kubevirt.io/sev-snp", "sev"),
+    ({"launchSecurity": TDX}, "amd64", "kubevirt.io/tdx", "tdx"),
+    ({"launchSecurity": {}}, "s390x", "kubevirt.io/s390-pv", ""),
+    ({"launchSecurity": {}}, "amd64", "", ""),
+    ({"cpu": {"features": [{"name": "invtsc", "policy": "require"}]}}, "",
+     "cpu-feature.node.kubevirt.io/invtsc scheduling.node.kubevirt.io/tsc-frequency-2100", ""),
+    ({"cpu": {"features": [{"name": "invtsc", "policy": "optional"}]}}, "amd64", "", ""),
+    ({"features": REENLIGHTENED}, "amd64", "scheduling.node.kubevirt.io/tsc-frequency-2100", ""),
+    ({"features": REENLIGHTENED}, "arm64", "", ""),
+    ({"devices": LUN}, "amd64", "", "pr-helper"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("domain", "architecture", "selectors", "devices"), CAPABILITIES)
+def test_a_stopped_vm_selects_nodes_with_what_its_hardware_needs(
+    domain: Object, architecture: str, selectors: str, devices: str
+) -> None:
+    labels = {"kubevirt.io/schedulable": "true", TSC_FREQUENCY: "2100"}
+    nodes = [
+        read_node(node("node-a", labels=labels)),
+        read_node(node("node-b", labels=labels | {TSC_FREQUENCY: "2900"})),
+        read_node(node("node-c", labels={TSC_FREQUENCY: "1000"})),
+        read_node(node("node-d", labels=labels | {TSC_FREQUENCY: "fast"})),
+    ]
+    built = vm(domain=domain, architecture=architecture)
+    spec = rendered_pod(built, rendering=Rendering.of(None, nodes))["spec"]
+    own = {"kubevirt.io/schedulable", "kubernetes.io/arch"}
+    assert sorted(spec["nodeSelector"].keys() - own) == selectors.split()
+    requests = spec["containers"][0]["resources"]["requests"]
+    assert [name for name in requests if "/" in name] == [f"devices.kubevirt.io/{name}" for name in devices.split()]
+    added = 256 * MEBIBYTE if devices == "sev" else 0
+    assert int(requests["memory"]) == 288 * MEBIBYTE + added
+    kubevirt = {"spec": {"configuration": {"developerConfiguration": {"minimumClusterTSCFrequency": 7}}}}
+    assert Rendering.of(kubevirt, nodes).tsc_frequency == 7
+    assert Rendering.of(None).tsc_frequency == 0
+
+
+def test_pods_that_reserve_the_same_lun_repel_each_other_since_kubevirt_1_9() -> None:
+    disks = volumes({"persistentVolumeClaim": {"claimName": "disk1"}}, {"dataVolume": {"name": "disk2"}})
+    stopped = vm(domain={"devices": LUN}, volumes=disks, affinity=pod_anti_affinity(pod_term({"app": "db"})))
+    uids = {"disk1": "uid-1", "disk2": "uid-2"}
+    new = Rendering.of({"status": {"observedKubeVirtVersion": "v1.9.0"}})
+    pod = rendered_pod(stopped, rendering=new, uids=uids)
+    assert pod["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "pr.kubevirt.io/uid-1": ""}
+    _, term = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term == {
+        "labelSelector": {"matchExpressions": [{"key": "pr.kubevirt.io/uid-1", "operator": "Exists"}]},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    old = Rendering.of({"status": {"observedKubeVirtVersion": "v1.8.0"}})
+    assert rendered_pod(stopped, rendering=old, uids=uids) == rendered_pod(stopped)
 
 
 def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_the_status() -> None:

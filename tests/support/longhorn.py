@@ -38,13 +38,15 @@ class Longhorn:
 
     `deletes_consumers` is what 1.12 and newer do by default after they replaced a share-manager. Some tests, and the
     playground, need VMs that stay apart from their storage, as with 1.7.2 to 1.11. With `fast_failover`, a new
-    share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get `pod_annotations`.
+    share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get `pod_annotations`, and the
+    first one of a volume the node in `first_nodes`, if there is one.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system", deletes_consumers: bool = True) -> None:
         self.namespace = namespace
         self.deletes_consumers, self.fast_failover = deletes_consumers, False
         self.pod_annotations: Object = {}
+        self.first_nodes: dict[str, str] = {}  # by volume: its first share-manager pod is bound there
         self._plane = plane
         self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
         self.settings = f"{GROUP}/namespaces/{namespace}/settings"
@@ -342,6 +344,8 @@ class Longhorn:
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
         if affinity:
             spec["affinity"] = {"nodeAffinity": affinity}
+        if node := self.first_nodes.pop(volume, ""):
+            spec["nodeName"] = node
         return pod
 
     def _storage_class(self, name: str) -> Object:

@@ -18,6 +18,7 @@ from tests.support.kubevirt import install_crds, vm_of
 from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, Scenario
+from webhook.placement.affinity import without_injection
 
 FINAL = ("Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"
@@ -124,7 +125,8 @@ class MigrationController:
             self._set_phase(migration, "Scheduling")
 
     def _target_pod(self, migration: Object, source: Object) -> Object:
-        pod = deepcopy(source)
+        # KubeVirt renders it from the VMI, so without what the webhook added.
+        pod = without_injection(deepcopy(source))
         metadata, spec = pod["metadata"], pod["spec"]
         labels = metadata["labels"] | {JOB: migration["metadata"]["uid"]}
         kept = {key: metadata[key] for key in ("generateName", "annotations", "ownerReferences") if key in metadata}

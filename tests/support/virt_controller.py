@@ -124,8 +124,15 @@ class VirtController:
             elif vm.vmi:
                 self._delete_pod(pods.get(vm.vmi))
                 self._end(name, vm)
-            elif strategy == "Always" and time.monotonic() >= vm.retry_at:
+            elif self._starts(name, vm, strategy) and time.monotonic() >= vm.retry_at:
                 self._create_vmi(name, vm)
+
+    def _starts(self, _name: str, vm: _Vm, strategy: str) -> bool:
+        """Return whether a VM without a VMI starts: `syncRunStrategy` in pkg/virt-controller/watch/vm/vm.go.
+
+        `Once` starts a VM whose VMI somebody has deleted. With `RerunOnFailure`, it was seen to stay away.
+        """
+        return strategy in ("Always", "Once") or (strategy == "RerunOnFailure" and not vm.starts)
 
     def _halt(self, name: str, vm: _Vm) -> None:
         if vm.vmi:

@@ -14,8 +14,8 @@ from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.next_pod import next_pod, pod_of_vmi, rendered_pod
 from webhook.fleet.nfs import Servers
-from webhook.fleet.states import Machine
-from webhook.fleet.vm_pod_template import Rendering
+from webhook.fleet.states import Machine, RefusedServer
+from webhook.fleet.vm_pod_template import Rendering, claim_of
 from webhook.fleet.volumes import VolumeData, data_of
 from webhook.placement.eligibility import is_share_manager_pod
 from webhook.placement.objects import longhorn
@@ -23,6 +23,7 @@ from webhook.placement.objects.facts import Key, Pod, VirtualMachine, VirtualMac
 from webhook.placement.objects.fields import (
     JsonObject,
     Malformed,
+    condition,
     has_condition,
     mapping,
     mappings,
@@ -30,6 +31,7 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER
+from webhook.placement.objects.pod import is_terminating
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -122,7 +124,7 @@ class Inventory(Struct, frozen=True):
     quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    longhorn_settings: dict[str, str] = field(default_factory=dict)
+    longhorn_settings: dict[Key, str] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
 
     @property
@@ -149,10 +151,16 @@ class Inventory(Struct, frozen=True):
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
             self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
         elif kind == "Setting":
-            self.longhorn_settings[text(item, "metadata", "name")] = text(item, "value")
+            # A hand-written file may name no namespace.
+            self.longhorn_settings[text(item, "metadata", "namespace"), key_of(item)[1]] = text(item, "value")
         elif kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
+
+    def longhorn_setting(self, name: str, settings: Settings) -> str | None:
+        """Return a setting of Longhorn, None if it is unknown. Anybody can create one in a namespace of theirs."""
+        found = self.longhorn_settings
+        return found.get((settings.longhorn_namespace, name), found.get(("", name)))
 
     def volume_data(self) -> dict[str, VolumeData]:
         """Return where Longhorn keeps the data of each volume, by its name."""
@@ -162,32 +170,38 @@ class Inventory(Struct, frozen=True):
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""
         running = {
             volume: text(container, "image").partition("@")[0].rpartition(":")[2]
-            for volume, spec in self._share_manager_pods(settings)
-            for container in mappings(spec, "containers")
+            for volume, pod in self._share_manager_pods(settings)
+            for container in mappings(pod, "spec", "containers")
         }
-        return Servers(self.longhorn_settings.get(longhorn.VERSION_SETTING, ""), self.kernels, running)
+        version = self.longhorn_setting(longhorn.VERSION_SETTING, settings) or ""
+        return Servers(version, self.kernels, running)
 
     def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
-        """Yield the volume and the spec of each share-manager pod."""
+        """Yield the volume of each share-manager pod, and the pod."""
         for (namespace, _), pod in self.pods.items():
             if is_share_manager_pod(pod, namespace, settings):
-                yield text(pod, "metadata", "labels", longhorn.VOLUME_LABEL), mapping(pod, "spec")
+                yield text(pod, "metadata", "labels", longhorn.VOLUME_LABEL), pod
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
-        selector = longhorn.node_selector(self.longhorn_settings.get(longhorn.SELECTOR_SETTING, ""))
-        setting = self.longhorn_settings.get(longhorn.TOLERATION_SETTING)
+        selector = longhorn.node_selector(self.longhorn_setting(longhorn.SELECTOR_SETTING, settings) or "")
+        setting = self.longhorn_setting(longhorn.TOLERATION_SETTING, settings)
         # Unknown tolerations count as tolerations of everything.
         tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
         default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
-        servers = {"": default} | dict(self._share_manager_pods(settings))
-        found = machines(facts_of(self.store))
-        return [self._completed(each, state_claims.get(each.key, ()), servers, settings) for each in found]
+        servers = {"": default} | {volume: mapping(pod, "spec") for volume, pod in self._share_manager_pods(settings)}
+        refused = dict(self._refused_servers(settings))
+        found = (replace(each, servers=servers, refused=refused) for each in machines(facts_of(self.store)))
+        return [self._completed(each, state_claims.get(each.key, ()), settings) for each in found]
 
-    def _completed(
-        self, machine: Machine, state_claims: Collection[str], servers: Mapping[str, JsonObject], settings: Settings
-    ) -> Machine:
+    def _refused_servers(self, settings: Settings) -> Iterator[tuple[str, RefusedServer]]:
+        for volume, pod in self._share_manager_pods(settings):
+            scheduled = condition(pod, "PodScheduled")
+            if text(scheduled, "status") == "False" and not is_terminating(pod):
+                yield volume, RefusedServer(key_of(pod), text(scheduled, "message"))
+
+    def _completed(self, machine: Machine, state_claims: Collection[str], settings: Settings) -> Machine:
         vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         # A utility volume, such as the target of a backup, is no disk of the VM.
@@ -200,7 +214,6 @@ class Inventory(Struct, frozen=True):
             vm=vm or {},
             vmi=vmi or {},
             quotas=tuple(self.quotas.get(machine.namespace, {}).values()),
-            servers=servers,
         )
         return self.with_pod(found, manifest, settings, state_claims)
 
@@ -227,11 +240,18 @@ class Inventory(Struct, frozen=True):
                 vm = expanded(vm, self.blueprints)
             if pod is not None:
                 return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt), ""
-            return (rendered_pod(vm, state_claims, Rendering.of(self.kubevirt)) if vm else None), ""
+            return (self._rendered(vm, state_claims) if vm else None), ""
         except NotFound as error:
             return None, str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
             return None, ""
+
+    def _rendered(self, vm: JsonObject, state_claims: Collection[str]) -> JsonObject:
+        namespace, spec = key_of(vm)[0], mapping(vm, "spec", "template", "spec")
+        names = [claim_of(volume) for volume in mappings(spec, "volumes")]
+        claims = (self.store.claim(namespace, name) for name in names)
+        uids = {claim.name: claim.uid for claim in claims if claim and claim.uid}
+        return rendered_pod(vm, state_claims, Rendering.of(self.kubevirt, self.store.nodes.values()), uids)
 
     def _pod_of_vmi(self, pod: JsonObject, key: Key) -> JsonObject | None:
         """Return the pod that KubeVirt would create for the running VMI, None if a field is malformed."""

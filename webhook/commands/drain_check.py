@@ -10,8 +10,10 @@ from webhook.commands.completion import complete
 from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_settings
 from webhook.commands.options import as_data, live_options, output_option, snapshot_option
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
-from webhook.fleet.drain import Affected, Drain, Effect, Site, check_drain, steps
+from webhook.fleet.drain import Affected, AffectedPod, Drain, check_drain, commands, order_drain
 from webhook.fleet.move import Surroundings
+from webhook.fleet.simulation.events import Effect, Event, words_of
+from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import Status
 from webhook.placement.objects.fields import JsonObject, printable, text
 from webhook.placement.objects.longhorn import FAST_FAILOVER, VERSION_SETTING
@@ -22,7 +24,6 @@ COLUMNS = 100  # without a terminal
 LISTED_TARGETS = 3  # of a VM in a report, which checks a drain of each node
 EXIT_UNSAFE = 1
 HEADS = ("VM", "NODE", "STORAGE", "EFFECT", "WHY")
-WORDS = {Effect.IO_PAUSES: "I/O pauses", Effect.IO_HANGS: "I/O hangs"}
 PAUSE = (
     "I/O pauses until the new share-manager runs, and then for at most {} s, until all NFS clients are back. Before "
     "1.9, KubeVirt may restart a VM whose I/O pauses for 30 s"
@@ -34,8 +35,9 @@ COLORS = {"Migrates": "green", "Restarts": "red", "Stops": "red", "Blocks": "red
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=complete("node"))
 @snapshot_option
 @output_option("table", "json", "yaml")
+@click.option("--rolling", is_flag=True, help="Drain one node after the other, and bring each back before the next.")
 @live_options
-def drain_check(nodes: tuple[str, ...], output: str) -> None:
+def drain_check(nodes: tuple[str, ...], output: str, *, rolling: bool) -> None:
     """Say what happens to VMs if these nodes are drained at once, and print the order of a drain. Nothing is changed.
 
     The exit status is 1 if the drain would interrupt a VM or not end, and 2 if the cluster can't be read.
@@ -44,6 +46,7 @@ def drain_check(nodes: tuple[str, ...], output: str) -> None:
     Examples:
       kubevirt-scheduler drain-check node-a
       kubevirt-scheduler drain-check node-a node-b -o json
+      kubevirt-scheduler drain-check node-a node-b --rolling
       kubevirt-scheduler drain-check node-a --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     fleet = read_fleet()
@@ -51,9 +54,9 @@ def drain_check(nodes: tuple[str, ...], output: str) -> None:
         raise BadInput(f'Node "{unknown[0]}" not found; to list all: kubectl get nodes')
     settings = fleet.webhook.predicting
     site = site_of(list(assess_all(fleet.inventory, Scope(None, {}), settings)), fleet.inventory, settings)
-    drain = check_drain(site, nodes)
-    found = describe(drain) | {"order": [{"command": command, "comment": why} for command, why in steps(drain)]}
-    found |= {"notes": _notes(drain, fleet.inventory)}
+    drain, ordered = check_drain(site, nodes, rolling=rolling), order_drain(site, nodes, rolling=rolling)
+    found = describe(drain) | {"order": [{"command": command, "comment": why} for command, why in commands(ordered)]}
+    found |= {"inOrder": _in_order(ordered), "notes": _notes(drain, fleet.inventory)}
     if output == "table":
         show_settings(fleet.webhook)
         click.echo(_render(found), nl=False)
@@ -69,11 +72,12 @@ def site_of(statuses: Sequence[Status], inventory: Inventory, settings: Settings
         statuses,
         inventory.store,
         Surroundings(settings),
-        lambda name: inventory.longhorn_settings.get(name, ""),
+        lambda name: inventory.longhorn_setting(name, settings) or "",
         inventory.store.pods.values(),
         inventory.budgets.values(),
         inventory.volume_data(),
         text(inventory.kubevirt, "spec", "configuration", "evictionStrategy"),
+        inventory.pods,
     )
 
 
@@ -89,17 +93,41 @@ def describe_drains(
 def describe(drain: Drain) -> JsonObject:
     """Return what a drain does, for programs and for the page of `report`."""
     interrupted = sum(each.interrupted for each in drain.vms)
+    surely = sum(each.surely_interrupted for each in drain.vms)
     plural = "VM" if len(drain.vms) == 1 else "VMs"
-    words = f"A drain of {', '.join(drain.nodes)} concerns {len(drain.vms)} {plural} and interrupts {interrupted}"
+    words = f"A drain of {', '.join(drain.nodes)} concerns {len(drain.vms)} {plural} and interrupts {surely}"
+    words += f", perhaps {interrupted}" if interrupted > surely else ""
     return {
         "nodes": list(drain.nodes),
         "safe": drain.is_safe,
         "interrupted": interrupted,
         "text": words if drain.vms else f"A drain of {', '.join(drain.nodes)} concerns no VM",
         "vms": [_vm(each) for each in drain.vms],
+        "pods": [_pod(each) for each in drain.pods],
         "obstacles": [
             {"kind": each.kind, "name": each.name, "detail": each.detail, "ends": each.ends} for each in drain.obstacles
         ],
+    }
+
+
+def _in_order(drain: Drain) -> JsonObject:
+    """Return what the printed order does."""
+    found = describe(drain)
+    apart = sum(each.place in ("Apart", "MayBeApart") for each in drain.vms)
+    words = found["text"].replace("A drain", "In this order, a drain", 1)
+    words += f"; afterwards, {apart} may be apart from their storage" if apart else ""
+    return found | {"text": words}
+
+
+def _pod(affected: AffectedPod) -> JsonObject:
+    return {
+        "namespace": affected.pod.namespace,
+        "name": affected.pod.name,
+        "node": affected.pod.node,
+        "claim": affected.claim,
+        "text": words_of(affected.events),
+        "events": [_event(each) for each in affected.events],
+        "why": "; ".join(dict.fromkeys(each.why for each in affected.events)),
     }
 
 
@@ -111,18 +139,24 @@ def _vm(vm: Affected) -> JsonObject:
         "node": vm.status.node,
         "storageNode": vm.status.storage_node,
         "effects": list(vm.effects),
-        "text": ", then ".join(WORDS.get(each, each.value) for each in vm.effects),
+        "text": words_of(vm.events),
         "why": vm.why,
         "interrupted": vm.interrupted,
         "claims": [each.claim for each in vm.lost],
         "targets": list(vm.targets),
-        "recolocatesTo": vm.move.target if vm.move else None,
+        "events": [_event(each) for each in vm.events],
+        "after": vm.place,
     }
+
+
+def _event(event: Event) -> JsonObject:
+    until = event.until.value if event.until else "somebody acts" if event.lasts else ""
+    return {"effect": event.effect.value, "step": event.step, "may": event.may, "until": until, "why": event.why}
 
 
 def _notes(drain: Drain, inventory: Inventory) -> list[str]:
     """Return what the effects mean, and what the check could not read."""
-    setting, notes = inventory.longhorn_settings.get, list[str]()
+    setting, notes = drain.site.longhorn, list[str]()
     if any(Effect.IO_PAUSES in each.effects for each in drain.vms):
         # `nfsConfig` in https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
         seconds = 30 if setting(FAST_FAILOVER) == "true" else 90
@@ -143,6 +177,7 @@ def _render(found: JsonObject) -> str:
         (f"{vm['namespace']}/{vm['name']}", *(vm[key] or NO_VALUE for key in ("node", "storageNode", "text", "why")))
         for vm in found["vms"]
     ]
+    pods = [(f"{pod['namespace']}/{pod['name']}", pod["node"], pod["text"], pod["why"]) for pod in found["pods"]]
     waits = [(each["kind"], each["name"], each["detail"]) for each in found["obstacles"]]
     order = "".join(
         f"  {each['command']}{'  # ' * bool(each['comment'])}{each['comment']}\n" for each in found["order"]
@@ -150,8 +185,10 @@ def _render(found: JsonObject) -> str:
     parts = (
         f"{printable(found['text'])}.\n",
         render_table(HEADS, rows, colors=COLORS, columns=columns),
+        render_table(("POD", "NODE", "EFFECT", "WHY"), pods, columns=columns),
         render_table(("THE DRAIN WAITS FOR", "NAME", "WHY"), waits, columns=columns),
         "".join(f"{textwrap.fill(f'{note}.', columns)}\n" for note in found["notes"]),
         f"Order:\n{order}",
+        f"{textwrap.fill(printable(found['inOrder']['text']), columns)}.\n",
     )
     return "\n".join(filter(None, parts))

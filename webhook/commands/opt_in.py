@@ -25,10 +25,14 @@ from webhook.commands.options import (
 )
 from webhook.commands.tables import render_table, terminal_columns
 from webhook.fleet.gitops import managed_by
+from webhook.fleet.states import NAMESPACE_NAME, excluded_by
 from webhook.fleet.webhook import Activity
+from webhook.placement.objects.facts import Namespace
 from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.pod import labels_of
 from webhook.placement.objects.selectors import labels_match
-from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, list_objects, read_list
+from webhook.placement.settings import Settings
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, list_objects, read_list, read_object
 from webhook.reading.installation import find_webhook
 
 FIELD_MANAGER = "kubevirt-scheduler"
@@ -96,8 +100,15 @@ def _run(output: str, *, opts_in: bool, yes: bool) -> None:
         with suppress(Denied):
             known = read_list(cluster, NAMESPACES.path)
         scope.report_none([text(each, "metadata", "name") for each in known])
+    namespaces = {key_of(vm)[0] for vm in found} if opts_in else ()
+    excluded = {name: each for name in namespaces if (each := _excluding(cluster, name, webhook.settings))}
     try:
-        rows.extend(_apply(cluster, vm, keys, opts_in=opts_in, write=yes) for vm in found)
+        rows.extend(
+            (*key, SKIPPED, f"{excluded[key[0]]} excludes its namespace")
+            if (key := key_of(vm))[0] in excluded
+            else _apply(cluster, vm, keys, opts_in=opts_in, write=yes)
+            for vm in found
+        )
     finally:  # also after Ctrl-C: the VMs that are changed by then
         listed = as_data([dict(zip(KEYS, row, strict=True)) for row in rows])
         click.echo(listed if output == "json" else _table(rows), nl=False)
@@ -106,6 +117,15 @@ def _run(output: str, *, opts_in: bool, yes: bool) -> None:
         click.echo(DRY_RUN, err=True)
     if results & {SKIPPED, FAILED}:
         raise SystemExit(EXIT_INCOMPLETE)
+
+
+def _excluding(cluster: ClusterClient, namespace: str, settings: Settings) -> str:
+    """Return the setting that excludes a namespace. Its labels are read only where the name does not decide."""
+    labels = {NAMESPACE_NAME: namespace}
+    if any(each.key != NAMESPACE_NAME for each in settings.namespace_selector):
+        with suppress(Denied):
+            labels |= labels_of(read_object(cluster, f"/api/v1/namespaces/{namespace}") or {})
+    return excluded_by(Namespace(namespace, None, labels), settings)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

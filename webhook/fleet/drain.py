@@ -1,91 +1,42 @@
-"""What a drain of nodes does to the VMs on them and to those whose disks they serve, and what the drain waits for.
+"""What a drain of nodes does to VMs, and in which order to prepare it: steps, a fold over them, and differences.
 
-A drain cordons the nodes and evicts their pods. KubeVirt answers for the pod of a VM, by the VM's eviction strategy:
-`admitLauncherPod` in
-https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go
+A drain cordons the nodes, evicts their pods and brings the nodes back. `fold` applies these steps to the cluster, one
+after the other. What a step does to a VM is the difference between the state before it and the state after it.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import StrEnum
-from functools import cached_property
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.forecast_catalog import PlannedPods, forecast
-from webhook.fleet.move import Hindrance, Move, Refusal, Surroundings, make_plan, target_candidate, why_not_evacuated
+from webhook.fleet.move import Move, make_plan
 from webhook.fleet.nfs import deletes_pods
-from webhook.fleet.states import Status, admits
-from webhook.fleet.volumes import VolumeData, other_users, users_of
-from webhook.fleet.wording import restart_command
-from webhook.placement.catalog import Catalog
-from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, DRAIN_POLICY
-from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.selectors import labels_match
-from webhook.placement.reasons import ClaimFinding, Reason
-from webhook.placement.voting_consumers import claims_of
+from webhook.fleet.simulation.events import Effect, Event
+from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
+from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
+from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
+from webhook.fleet.simulation.steps import NO_SERVER, Action, Step, apply, targets_of, was_replaced, where
+from webhook.fleet.states import Status, assess
+from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command
+from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.fields import is_dns_subdomain, text
+from webhook.placement.objects.kubevirt import controller_of
+from webhook.placement.reasons import ClaimFinding
 
-# The guard doesn't risk these, but the scheduler may place the pod.
-_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
-_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
-
-
-class Effect(StrEnum):
-    """What a drain does to a VM."""
-
-    MIGRATES = "Migrates"
-    IO_PAUSES = "IOPauses"
-    IO_HANGS = "IOHangs"
-    RESTARTS = "Restarts"
-    STOPS = "Stops"
-    BLOCKS = "Blocks"
-
-
-# `handleVMBackup` and `handleUtilityVolumes` in
-# https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L1581
-AFTER_BACKUP = "after its backup, which KubeVirt 1.8 or newer aborts"
 _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
-_ENDS = frozenset({Effect.RESTARTS, Effect.STOPS})
+_MOVES = (Effect.MIGRATES, Effect.RESTARTS)
+_LASTING = frozenset({Effect.IO_HANGS, Effect.STOPS, Effect.BLOCKS})
+MAY_DELETE = "Longhorn may delete its pod once the new share-manager runs"
+DRAIN = "--ignore-daemonsets --delete-emptydir-data"
+COMMANDS = {Action.MIGRATE: migrate_command, Action.RESTART: restart_command, Action.STOP: stop_command}
 
 
-class Site(Struct, frozen=True, dict=True):
-    """The cluster before a drain."""
+class Course(Struct, frozen=True):
+    """Steps, and the states before, between and after them."""
 
-    statuses: Sequence[Status]  # of all VMs
-    catalog: Catalog
-    around: Surroundings
-    longhorn: Callable[[str], str]  # returns a setting of Longhorn, empty if it is unknown
-    pods: Collection[Pod] = ()
-    budgets: Collection[JsonObject] = ()
-    data: Mapping[str, VolumeData] = field(default_factory=dict)  # of Longhorn's volumes, by name
-    strategy: str = ""  # KubeVirt's default eviction strategy
-
-    @cached_property
-    def by_node(self) -> Mapping[str, list[Status]]:
-        """Group the VMs by each node that runs them or serves their claims."""
-        found = defaultdict[str, list[Status]](list)
-        for status in self.statuses:
-            for node in {status.node, *(each.node for each in status.claims if not each.reason)} - {None}:
-                found[str(node)].append(status)
-        return found
-
-    @cached_property
-    def guarded(self) -> Mapping[Key, str]:
-        """Return the PodDisruptionBudget of each pod that can't be evicted now."""
-        return {
-            pod.key: text(budget, "metadata", "name")
-            for budget in self.budgets
-            if mapping(budget, "status").get("disruptionsAllowed") == 0
-            for pod in self.pods
-            if pod.namespace == text(budget, "metadata", "namespace")
-            and labels_match(mapping(budget, "spec").get("selector"), pod.labels)
-        }
+    steps: tuple[Step, ...]
+    states: tuple[State, ...]
 
 
 class Affected(Struct, frozen=True):
@@ -93,200 +44,361 @@ class Affected(Struct, frozen=True):
 
     status: Status
     lost: tuple[ClaimFinding, ...]  # its claims that a drained node serves
-    effects: tuple[Effect, ...] = ()
-    why: str = ""
-    targets: tuple[str, ...] = ()  # the nodes that can run it, if it runs on a drained one
-    move: Move | None = None  # takes it to its storage before the drain
-    refusal: Refusal | None = None  # why KubeVirt can't migrate it now
-    migrates: bool = False  # KubeVirt can migrate it now
-    returns: bool = False  # it may be apart from its storage afterwards, and a migration can bring it back
+    events: tuple[Event, ...]
+    targets: tuple[str, ...]  # the nodes that can run it, if it runs on a drained one
+    after: Vm
+    together: bool | None  # whether it is beside its share-manager afterwards, None if that is uncertain
+
+    @property
+    def place(self) -> str:
+        """Return where it is afterwards, relative to its storage. Empty if no share-manager serves it."""
+        if not self.status.volume:
+            return ""
+        if self.after.phase is not Phase.RUNS:
+            return "Stopped"
+        return {True: "Together", False: "Apart", None: "MayBeApart"}[self.together]
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """Return what happens to it, in this order."""
+        return tuple(dict.fromkeys(each.effect for each in self.events))
+
+    @property
+    def why(self) -> str:
+        """Return the reasons of the events."""
+        return "; ".join(dict.fromkeys(each.why for each in self.events if each.why))
 
     @property
     def interrupted(self) -> bool:
-        """Return whether the drain interrupts the VM, or can't end before the VM is stopped."""
+        """Return whether the drain may interrupt the VM or take its disk away, or can't end before it is stopped."""
         return not _MILD.issuperset(self.effects)
 
+    @property
+    def surely_interrupted(self) -> bool:
+        """Return whether no race decides about that."""
+        return any(each.effect not in _MILD and not each.may for each in self.events)
 
-class Obstacle(Struct, frozen=True):
-    """A pod or a Longhorn volume for which the drain waits."""
 
-    kind: str
-    name: str
-    detail: str
-    ends: bool = False  # the wait ends by itself
+class AffectedPod(Struct, frozen=True):
+    """A pod of no VM, elsewhere, whose claim a drained node serves."""
+
+    pod: Pod
+    claim: str
+    events: tuple[Event, ...]
 
 
 class Drain(Struct, frozen=True):
-    """What a drain of nodes does to VMs, and what it waits for."""
+    """What a drain of nodes does to VMs and to other pods elsewhere, and what it waits for."""
 
     nodes: tuple[str, ...]
+    course: Course
     vms: tuple[Affected, ...]
+    pods: tuple[AffectedPod, ...]
     obstacles: tuple[Obstacle, ...]
 
     @property
+    def site(self) -> Site:
+        """Return the cluster before it."""
+        return self.course.states[0].site
+
+    @property
     def is_safe(self) -> bool:
-        """Return whether the drain ends, and interrupts no VM."""
+        """Return whether the drain ends, no VM is interrupted, and none is without its disk for longer than a pause."""
         return not any(each.interrupted for each in self.vms) and all(each.ends for each in self.obstacles)
 
 
-def check_drain(site: Site, nodes: Collection[str], most: int | None = None) -> Drain:
-    """Return what a drain of all these nodes at once does. Name at most so many targets of each VM, None for all."""
+def check_drain(site: Site, nodes: Collection[str], most: int | None = None, *, rolling: bool = False) -> Drain:
+    """Return what a drain of these nodes does, all at once or one after the other.
+
+    Name at most so many targets of each VM, None for all.
+    """
     drained = tuple(dict.fromkeys(nodes))
-    found = {each.machine.key: each for node in drained for each in site.by_node.get(node, ())}
-    elsewhere = [each for each in found.values() if each.node in drained and each.storage_node not in drained]
-    plan = make_plan(elsewhere, site.catalog, site.around)
-    moves = {each.status.machine.key: each.result for each in plan if isinstance(each.result, Move)}
-    placed = [move.pod for move in moves.values() if move.pod]
-    vms = list[Affected]()
-    for status in sorted(found.values(), key=lambda each: (each.node not in drained, each.machine.key)):
-        lost = tuple(each for each in status.claims if each.node in drained and not each.reason)
-        refusal = why_not_evacuated(status, site.around, site.catalog)
-        vm = Affected(status, lost, move=moves.get(status.machine.key), refusal=refusal)
-        vms.append(
-            _unserved(_evicted(vm, site, drained, placed, most) if status.node in drained else vm, site, drained)
-        )
-    return Drain(drained, tuple(vms), tuple(chain(_guarded_pods(site, drained), _waiting_volumes(site, drained))))
+    kinds = Action.CORDON, Action.DRAIN, Action.UNCORDON
+    steps = (Step(kind, turn) for turn in turns(drained, rolling=rolling) for kind in kinds)
+    return described(fold(Course((), (State.before(site, drained, most),)), steps), drained)
 
 
-def _evicted(vm: Affected, site: Site, drained: Sequence[str], placed: list[Pod], most: int | None) -> Affected:
-    """Return a VM on a drained node with what the eviction of its pod does, and place its next pod."""
-    machine, refusal = vm.status.machine, vm.refusal
-    effect, why = _on_eviction(vm.status, site, refusal)
-    if (machine.target if refusal is None else machine.template) is None or machine.manifest is None:
-        return replace(vm, effects=(effect,), why=why or "where it can run is unknown")
-    others = PlannedPods(pod for pod in placed if vm.move is None or pod is not vm.move.pod)
-    later = forecast(site.catalog, placed=others)
-    failures = list[str]()
-    nodes = sorted(node.name for node in site.catalog.all_nodes() if node.name not in drained)
-    targets = list(islice(_fitting(vm, nodes, later, failures, migrates=refusal is None), most))
-    if effect is not Effect.BLOCKS and not targets:
-        effect = Effect.BLOCKS if effect is Effect.MIGRATES else Effect.STOPS
-        why = ": ".join(["no other node can run it", *failures[:1]])
-    elif effect is not Effect.BLOCKS and not vm.move:
-        placed.append(targets[0].pod_facts)
-    names = tuple(each.node_name for each in targets)
-    migrates = refusal is None and bool(names) and why != AFTER_BACKUP
-    return replace(vm, effects=(effect,), why=why or _where(names), targets=names, migrates=migrates)
+def order_drain(site: Site, nodes: Collection[str], *, rolling: bool = False) -> Drain:
+    """Return a drain in the order that interrupts fewest VMs and ends."""
+    drained = tuple(dict.fromkeys(nodes))
+    course = Course((), (State.before(site, drained),))
+    for turn in turns(drained, rolling=rolling):
+        for rule in RULES:
+            course = fold(course, rule(course.states[-1], turn))
+    return described(course, drained)
 
 
-def _on_eviction(status: Status, site: Site, refusal: Refusal | None) -> tuple[Effect, str]:
-    strategy = text(status.machine.vmi, "spec", "evictionStrategy") or site.strategy or "None"
-    if strategy == "External":
-        return Effect.BLOCKS, "another controller has to move it (evictionStrategy External)"
-    if strategy in ("LiveMigrate", "LiveMigrateIfPossible"):
-        if refusal is None:
-            return Effect.MIGRATES, AFTER_BACKUP if mappings(status.machine.vmi, "spec", "utilityVolumes") else ""
-        if strategy == "LiveMigrate" or refusal.hindrance is not Hindrance.NOT_MIGRATABLE:
-            return Effect.BLOCKS, f"KubeVirt cannot migrate it: {refusal.detail} (evictionStrategy {strategy})"
-    if status.machine.pod and (budget := site.guarded.get(status.machine.pod.key)):
-        return Effect.BLOCKS, f"PodDisruptionBudget {budget} allows no eviction"
-    return _when_deleted(status), f"the drain deletes its pod (evictionStrategy {strategy})"
+def fold(course: Course, steps: Iterable[Step]) -> Course:
+    """Apply steps to the last state of a course, one after the other."""
+    for step in steps:
+        course = Course((*course.steps, step), (*course.states, apply(course.states[-1], step)))
+    return course
 
 
-def _when_deleted(status: Status) -> Effect:
-    return Effect.RESTARTS if status.machine.strategy in RESTARTING_STRATEGIES else Effect.STOPS
+def turns(nodes: tuple[str, ...], *, rolling: bool) -> list[tuple[str, ...]]:
+    """Return the nodes that are drained together."""
+    return [(node,) for node in nodes] if rolling else [nodes]
 
 
-def _fitting(
-    vm: Affected, nodes: Sequence[str], catalog: Catalog, failures: list[str], *, migrates: bool
-) -> Iterator[Candidate]:
-    """Yield the nodes that can run the target of the VM's migration, or its next pod. Collect why others can't."""
-    machine = vm.status.machine
-    created = Manifest(mapping(machine.template), machine.namespace)
-    for node in nodes:
-        found = target_candidate(machine, node, catalog) if migrates else Candidate(created, node, catalog)
-        if failed := first_failed_check(found, _CHECKS):
-            failures.append(f"{node} {failed.detail}")
-        else:
-            yield found
+# The order: each rule reads the state after the steps so far, and yields the next ones.
 
 
-def _where(targets: Sequence[str]) -> str:
-    return f"to {targets[0]}" + (f" or {len(targets) - 1} more" if targets[1:] else "")
+def _to_storage(state: State, nodes: Sequence[str]) -> Iterator[Step]:
+    """Move VMs away from the nodes to their storage elsewhere."""
+    here = _on(state, nodes)
+    statuses = [assess(vm.machine, state.catalog, state.site.around.settings) for vm in here]
+    elsewhere = [each for each in statuses if each.storage_node not in nodes]
+    moves = [each for each in make_plan(elsewhere, state.catalog, state.site.around) if isinstance(each.result, Move)]
+    yield from _recolocations(sorted(each.status.machine.key for each in moves), "to their storage")
 
 
-def _unserved(vm: Affected, site: Site, drained: Sequence[str]) -> Affected:
-    """Add what the replacement of its share-managers does to a VM, and whether the two may be apart afterwards."""
-    status, start, catalog, leaves = vm.status, vm.status.start, site.catalog, Effect.MIGRATES in vm.effects
-    if not vm.lost or not _ENDS.isdisjoint(vm.effects):  # a VM that ends needs no share-manager
-        return replace(vm, returns=leaves and not vm.move and bool(status.storage_node))
-    servers = [Manifest({"spec": status.machine.servers.get(str(each.volume), {})}, "") for each in vm.lost]
-    homes = vm.targets if leaves else {str(status.node)}.difference(drained)
-    enforced = status.opted_in and start is not None and start.enforced
-    uid = status.machine.pod.vmi_uid if status.machine.pod else ""
-    shared = other_users(vm.lost, status.machine.namespace, uid, catalog)  # the server may follow one of them
-    nodes = [node for node in map(catalog.node, homes) if node]
-    fit = bool(nodes) and all(admits(node, each, catalog) for node in nodes for each in servers)
-    follows = enforced and site.around.settings.steering and not shared and fit
-    others = [node for node in catalog.all_nodes() if node.name not in drained]
-    if not all(any(admits(node, each, catalog) for node in others) for each in servers):
-        effect, why = Effect.IO_HANGS, "no other node can run its share-manager"
-    elif deletes_pods(site.longhorn):
-        effect, why = _when_deleted(status), "Longhorn deletes its pod once the new share-manager runs"
-    else:
-        effect, why = Effect.IO_PAUSES, f"its share-manager {'follows it' if follows else 'may start on any node'}"
-        why += " if it migrates first" * (follows and leaves)
-    stays = follows or effect is Effect.STOPS or (enforced and effect is Effect.RESTARTS)
-    returns = not stays and (vm.refusal is None or vm.refusal.hindrance is not Hindrance.NOT_MIGRATABLE)
-    return replace(vm, effects=(*vm.effects, effect), why="; ".join(filter(None, (vm.why, why))), returns=returns)
+def _recolocations(keys: Sequence[Key], why: str) -> Iterator[Step]:
+    for namespace in dict.fromkeys(namespace for namespace, _ in keys):
+        yield Step(Action.RECOLOCATE, vms=tuple(key for key in keys if key[0] == namespace), why=why)
 
 
-def _guarded_pods(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
-    """Yield the pods of no VM that a budget keeps. Longhorn removes the budgets of its instance managers itself."""
-    for pod in site.pods if site.guarded else ():
-        other = not pod.belongs_to_vm and pod.labels.get(COMPONENT_LABEL) != "instance-manager"
-        if pod.node in drained and other and (budget := site.guarded.get(pod.key)):
-            yield Obstacle("Pod", "/".join(pod.key), f"PodDisruptionBudget {budget} allows no eviction")
+def _cordon(_: State, nodes: Sequence[str]) -> Iterator[Step]:
+    yield Step(Action.CORDON, tuple(nodes))
 
 
-def _waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
-    """Yield the volumes for which Longhorn keeps the budget of an instance manager."""
-    # `canDeleteInstanceManagerPDB` in
-    # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/instance_manager_controller.go
-    policy = site.longhorn(DRAIN_POLICY) or "block-if-contains-last-replica"
-    for name, volume in site.data.items():
-        healthy = volume.healthy or frozenset()
-        kept = [node for node in map(site.catalog.node, healthy.difference(drained)) if node and not node.unschedulable]
-        allowed = policy == "always-allow" or (policy == "allow-if-replica-is-stopped" and not volume.attached_to)
-        held = not kept or policy == "block-for-eviction"  # which copies each replica
-        here = not healthy.isdisjoint(drained)
-        failed = not (here or kept or volume.used.isdisjoint(drained))
-        if (failed or (here and held)) and not allowed:
-            copied = here and policy.startswith("block-for-eviction")
-            detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
-            replica = "only a failed" if failed else "a healthy" if kept else "its last healthy"
-            yield Obstacle("Volume", _label(name, site), f"{replica} replica is here: {detail}", ends=copied)
-        server = site.catalog.share_manager_pod(site.around.settings.longhorn_namespace, name)
-        if volume.attached_to in drained and not server:  # otherwise, it moves with its share-manager
-            users = ", ".join(map(str, dict.fromkeys(users_of(name, site.catalog))))
-            detail = f"attached only here, by {users or 'no pod: detach it'}"
-            yield Obstacle("Volume", _label(name, site), detail, ends=bool(users))
+def _stop_diskless(state: State, nodes: Sequence[str]) -> Iterator[Step]:
+    """Stop VMs whose disks no other node can serve."""
+    drained = apply(state, Step(Action.DRAIN, tuple(nodes)))
+    for key, vm in drained.vms.items():
+        if vm.phase is Phase.RUNS and _hangs(vm, drained) and _is_named(vm):
+            yield Step(Action.STOP, vms=(key,), why=NO_SERVER)
 
 
-def _label(volume: str, site: Site) -> str:
-    return ", ".join([volume, *(f"claim {'/'.join(key)}" for key in claims_of(volume, site.catalog))])
+def _migrate(state: State, nodes: Sequence[str]) -> Iterator[Step]:
+    """Migrate VMs before the drain takes their share-managers, so that these follow them."""
+    for vm in _on(state, nodes):
+        if not has_backup(vm) and (targets := targets_of(vm, state).nodes):
+            step = Step(Action.MIGRATE, vms=(vm.key,), why=_if_there(vm, nodes) + where(targets))
+            state = apply(state, step)
+            yield step
 
 
-def steps(drain: Drain) -> Iterator[tuple[str, str]]:
-    """Yield the order of a drain: commands, each with a comment. VMs migrate first, so that their storage follows."""
-    named = [each for each in drain.vms if all(map(is_dns_subdomain, each.status.machine.key))]
-    nodes = " ".join(filter(is_dns_subdomain, drain.nodes))
-    yield from _recolocate([each for each in named if each.move], "to their storage")
-    yield f"kubectl cordon {nodes}", ""
-    migrating = [each for each in named if each.migrates and not each.move]
-    for each in named:
-        machine = each.status.machine
-        if each in migrating:
-            yield f"virtctl migrate {machine.name} -n {machine.namespace}", _where(each.targets)
-        elif Effect.BLOCKS in each.effects and each.targets:
-            yield restart_command(machine), "it cannot migrate"
-    wait = "when the VMs have migrated" if migrating else ""
-    yield f"kubectl drain {nodes} --ignore-daemonsets --delete-emptydir-data", wait
-    yield f"kubectl uncordon {nodes}", "after the maintenance"
-    yield from _recolocate([each for each in named if each.returns], "those that are apart then")
+def _restart_or_stop(state: State, nodes: Sequence[str]) -> Iterator[Step]:
+    """Restart VMs for which the drain would wait, and stop those that nothing else helps."""
+    drain = Step(Action.DRAIN, tuple(nodes))
+    drained = apply(state, drain)
+    for vm in _on(state, nodes):
+        if step := _preparation(vm, state, drained, drain):
+            state = apply(state, step)
+            drained = apply(state, drain)
+            yield step
 
 
-def _recolocate(vms: Sequence[Affected], why: str) -> Iterator[tuple[str, str]]:
-    for namespace in dict.fromkeys(each.status.machine.namespace for each in vms):
-        names = [each.status.machine.name for each in vms if each.status.machine.namespace == namespace]
-        yield f"kubevirt-scheduler recolocate {' '.join(names)} -n {namespace} --yes", why
+def _preparation(vm: Vm, state: State, drained: State, drain: Step) -> Step | None:
+    """Return the step that keeps a drain from waiting for a VM, or from parting it and its share-manager.
+
+    `drained` is the state after the drain.
+    """
+    later, refusal = drained.vms[vm.key], drained.refused.get(vm.key)
+    parts = later.starts > vm.starts and drained.is_together(later) is None
+    if refusal is None and not parts:
+        return None
+    restart = Step(Action.RESTART, vms=(vm.key,), why=_if_there(vm, drain.nodes) + "it cannot migrate")
+    restarted = apply(state, restart)
+    if not can_restart(vm) or not restarted.vms[vm.key].nodes:
+        return None if refusal is None else Step(Action.STOP, vms=(vm.key,), why=_if_there(vm, drain.nodes) + refusal)
+    after = apply(restarted, drain)
+    follows = after.is_together(after.vms[vm.key]) and not after.vms[vm.key].at_risk
+    if refusal is None:
+        restart = replace(restart, why="so that its share-manager follows it")
+    return restart if follows or refusal is not None else None
+
+
+def _if_there(vm: Vm, nodes: Sequence[str]) -> str:
+    """Return a condition if it is uncertain where the VM runs."""
+    return "" if set(vm.nodes) <= set(nodes) else f"if it runs on {' or '.join(nodes)}: "
+
+
+def _drain(_: State, nodes: Sequence[str]) -> Iterator[Step]:
+    yield Step(Action.DRAIN, tuple(nodes))
+
+
+def _uncordon(_: State, nodes: Sequence[str]) -> Iterator[Step]:
+    yield Step(Action.UNCORDON, tuple(nodes), why="after the maintenance")
+
+
+def _start(state: State, _: Sequence[str]) -> Iterator[Step]:
+    """Start the VMs that have stopped."""
+    for key, vm in state.vms.items():
+        if (vm.phase is Phase.STOPPED or vm.may_stop) and start_command(vm.status.machine) and _is_named(vm):
+            yield Step(Action.START, vms=(key,), why="" if vm.phase is Phase.STOPPED else "if it is stopped")
+
+
+def _bring_back(state: State, _: Sequence[str]) -> Iterator[Step]:
+    """Migrate VMs that may be apart from their storage by now."""
+    apart = [vm for vm in state.vms.values() if vm.placed_at or _is_lost(vm, state)]
+    apart = [vm for vm in apart if vm.phase is Phase.RUNS and vm.status.volume and not state.is_together(vm)]
+    movable = (vm for vm in apart if not vm.status.opted_out and not why_not_migrated(vm, state))
+    yield from _recolocations([vm.key for vm in movable if _is_named(vm)], "those that are apart then")
+
+
+RULES = (_to_storage, _cordon, _stop_diskless, _migrate, _restart_or_stop, _drain, _uncordon, _start, _bring_back)
+
+
+def _on(state: State, nodes: Sequence[str]) -> list[Vm]:
+    here = (vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(nodes))
+    return [vm for vm in here if _is_named(vm)]
+
+
+def _is_named(vm: Vm) -> bool:
+    """Return whether a command can name the VM: a hand-written file may have names that a shell takes for commands."""
+    return all(map(is_dns_subdomain, vm.key))
+
+
+def _is_lost(vm: Vm, state: State) -> bool:
+    return any(state.servers[volume].moved for volume in vm.volumes)
+
+
+def _hangs(vm: Vm, state: State) -> bool:
+    return any(state.servers[volume].needed and not state.servers[volume].nodes for volume in vm.volumes)
+
+
+def can_restart(vm: Vm) -> bool:
+    """Return whether a command restarts the VM."""
+    return vm.status.machine.strategy not in (None, "", "Halted")
+
+
+# The difference between two states.
+
+
+def described(course: Course, nodes: tuple[str, ...]) -> Drain:
+    """Return what the steps do to each VM on the nodes, and to those whose disks these nodes serve."""
+    first = course.states[0]
+    events = {key: list(_events(key, course)) for key in first.vms}
+    vms = [_affected(vm, course, nodes, events[vm.key]) for vm in first.vms.values()]
+    vms.sort(key=lambda each: (each.status.node not in nodes, each.status.machine.key))
+    waits = (Obstacle("Pod", "/".join(key), why) for state in course.states for key, why in state.waits.items())
+    volumes = chain.from_iterable(waiting_volumes(first.site, turn) for turn in _drained(course))
+    return Drain(nodes, course, tuple(vms), tuple(_pods(course)), tuple(dict.fromkeys(chain(waits, volumes))))
+
+
+def _drained(course: Course) -> Iterator[tuple[str, ...]]:
+    return (step.nodes for step in course.steps if step.action is Action.DRAIN)
+
+
+def _affected(vm: Vm, course: Course, nodes: Sequence[str], events: list[Event]) -> Affected:
+    last = course.states[-1]
+    lost = tuple(each for each in vm.status.claims if each.node in nodes and not each.reason)
+    step = next((each.step for each in events if each.effect in _MOVES), None)
+    later = course.states[step + 1].vms[vm.key].nodes if step is not None and vm.status.node in nodes else ()
+    targets = tuple(node for node in later if node != vm.status.node)
+    return Affected(vm.status, lost, tuple(events), targets, last.vms[vm.key], last.is_together(last.vms[vm.key]))
+
+
+def _events(key: Key, course: Course) -> Iterator[Event]:
+    """Yield what each step does to a VM."""
+    for i, (before, after) in enumerate(pairwise(course.states)):
+        for event in _differences(before.vms[key], before, after.vms[key], after):
+            yield _with_end(event, key, i, course)
+
+
+def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
+    """Yield what happens to a VM between two states, and what may happen to it instead."""
+    refusal, contested = after.refused.get(new.key), new.pod.key in after.contested
+    placed, ended = new.placed_at == after.step, new.starts > old.starts
+    if refusal is not None:
+        yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk, why=refusal)
+    if old.phase is Phase.RUNS and placed and not ended:
+        # Longhorn may delete the pod before the migration has ended.
+        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk, why=new.why)
+    elif old.phase is Phase.RUNS and ended:
+        if new.phase is Phase.RUNS:
+            yield Event(Effect.RESTARTS, 0, may=contested or not new.sure, why=new.why)
+        if new.phase is not Phase.RUNS or not new.sure:
+            yield Event(Effect.STOPS, 0, may=contested or new.phase is Phase.RUNS, why=new.why)
+    elif contested:
+        yield Event(Effect.STOPS, 0, may=True)
+    yield from _of_its_disks(old, before, new, after)
+    if new.at_risk:
+        yield Event(Effect.STOPS if new.may_stop else Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
+
+
+def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
+    if new.phase is Phase.RUNS:
+        started = new.starts > old.starts
+        yield from _of_volumes(new.volumes, before, after, new.key, started=started)
+
+
+def _of_volumes(
+    volumes: Iterable[str], before: State, after: State, user: Key, *, started: bool = False
+) -> Iterator[Event]:
+    """Yield what happens to the disks of a VM or a pod, which has `started` in this step or not."""
+    pairs = [(before.servers[volume], after.servers[volume]) for volume in volumes]
+    hanging = [now for was, now in pairs if now.needed and not now.nodes and (was.nodes or started)]
+    lost = [(was, now) for was, now in pairs if now.lost_at == after.step and was.nodes]
+    if hanging:
+        yield Event(Effect.IO_HANGS, 0, why=hanging[0].why)
+    elif lost and not started:
+        may = not any(was.certain for was, _ in lost)
+        yield Event(Effect.IO_PAUSES, 0, may=may, why=_where_served(lost[0][1], user))
+
+
+def _where_served(server: Server, user: Key) -> str:
+    if server.follows != user:
+        return "its share-manager may start on any node"
+    return "its share-manager follows it" + ("" if server.certain else " if it migrates first")
+
+
+def _with_end(event: Event, user: Key | str, step: int, course: Course) -> Event:
+    """Return the event with its step and its end. `user` is a VM, or the volume of another pod."""
+    until = None
+    if event.effect in _LASTING:
+        later = zip(course.steps[step + 1 :], course.states[step + 2 :], strict=True)
+        until = next((each.action for each, state in later if _is_over(event.effect, user, state)), None)
+    return replace(event, step=step, until=until, lasts=event.effect in _LASTING and until is None)
+
+
+def _is_over(effect: Effect, user: Key | str, state: State) -> bool:
+    if isinstance(user, str):
+        return bool(state.servers[user].nodes)
+    vm = state.vms[user]
+    if effect is Effect.IO_HANGS:
+        return not _hangs(vm, state)
+    return effect is Effect.STOPS and vm.phase is Phase.RUNS and not vm.may_stop
+
+
+def _pods(course: Course) -> Iterator[AffectedPod]:
+    """Yield the pods of no VM elsewhere whose claims are served by a drained node."""
+    first, drained = course.states[0], {node for nodes in _drained(course) for node in nodes}
+    for volume, server in first.servers.items():
+        pods = first.other_users(volume) if not drained.isdisjoint(server.nodes) else ()
+        for claim, pod in ((claim, pod) for claim, pod in pods if pod.node not in drained):
+            events = list[Event]()
+            for i, (before, after) in enumerate(pairwise(course.states)):
+                found = chain(_of_volumes([volume], before, after, pod.key), _deletion(volume, before, after, pod))
+                events += (_with_end(event, volume, i, course) for event in found)
+            yield AffectedPod(pod, claim, tuple(events))
+
+
+def _deletion(volume: str, before: State, after: State, pod: Pod) -> Iterator[Event]:
+    """Yield that Longhorn may delete a pod: a PodDisruptionBudget doesn't count for that."""
+    owner = controller_of(after.site.manifests.get(pod.key, {}))
+    kind = f"{text(owner, 'apiVersion').partition('/')[0]}/{text(owner, 'kind')}"
+    if owner and was_replaced(volume, before, after) and deletes_pods(after.site.longhorn, kind):
+        yield Event(Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
+
+
+def commands(drain: Drain) -> Iterator[tuple[str, str]]:
+    """Yield the steps as commands, each with a comment."""
+    waits = False
+    for step, state in zip(drain.course.steps, drain.course.states, strict=False):
+        nodes = " ".join(filter(is_dns_subdomain, step.nodes))
+        machines = [state.vms[key].status.machine for key in step.vms]
+        match step.action:
+            case Action.RECOLOCATE:
+                names = " ".join(each.name for each in machines)
+                yield f"kubevirt-scheduler recolocate {names} -n {machines[0].namespace} --yes", step.why
+            case Action.DRAIN:
+                yield f"kubectl drain {nodes} {DRAIN}", "when the VMs have migrated" if waits else ""
+            case Action.CORDON | Action.UNCORDON:
+                yield f"kubectl {step.action} {nodes}", step.why
+            case Action.START:
+                yield start_command(machines[0], halted=state.vms[step.vms[0]].halted), step.why
+            case _:
+                yield COMMANDS[step.action](machines[0]), step.why
+        waits = step.action is Action.MIGRATE or (waits and step.action is not Action.DRAIN)

@@ -1,14 +1,18 @@
-"""A catalog of the cluster as it will be: share-managers have stopped, and a plan has placed pods."""
+"""A catalog of the cluster as it will be: share-managers and pods have moved or stopped, and nodes are cordoned."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from webhook.placement.catalog import Catalog, CatalogProxy
-from webhook.placement.objects.facts import Key, Pod, ShareManager
+from webhook.placement.guard.feasibility import CORDON
+from webhook.placement.objects.facts import Key, Node, Pod, ShareManager
 from webhook.placement.objects.selectors import AffinityTerm, Selector
 
-STOPPED = "stopped"
+STOPPED, REPLACED = "stopped", "error"  # states of a ShareManager
 Label = tuple[str, str]
 
 
@@ -54,40 +58,91 @@ def _one_of(selector: Selector) -> list[Label] | list[None]:
 NO_PODS = PlannedPods()
 
 
-def forecast(catalog: Catalog, stopped: Collection[str] = (), placed: PlannedPods = NO_PODS) -> Catalog:
+class Changes(Struct, frozen=True):
+    """What is different from the cluster as it is."""
+
+    cordons: Mapping[str, bool] = field(default_factory=dict)  # whether a node is unschedulable
+    gone: Mapping[Key, Pod] = field(default_factory=dict)  # pods that have ended
+    users: Mapping[Key, list[Pod]] = field(default_factory=dict)  # virt-launcher pods by the claims that they mount now
+    # the share-manager pods of volumes; None for one that is being replaced
+    servers: Mapping[str, Pod | None] = field(default_factory=dict)
+
+
+NO_CHANGES = Changes()
+
+
+def forecast(
+    catalog: Catalog, stopped: Collection[str] = (), placed: PlannedPods = NO_PODS, changes: Changes = NO_CHANGES
+) -> Catalog:
     """Return the catalog after the share-managers of these Longhorn volumes have stopped, and these pods run."""
-    return _Forecast(catalog, stopped, placed) if stopped or placed.by_node else catalog
+    if not stopped and not placed.by_node and changes == NO_CHANGES:
+        return catalog
+    return _Forecast(catalog, stopped, placed, changes)
 
 
 class _Forecast(CatalogProxy):
-    def __init__(self, catalog: Catalog, stopped: Collection[str], placed: PlannedPods) -> None:
+    def __init__(self, catalog: Catalog, stopped: Collection[str], placed: PlannedPods, changes: Changes) -> None:
         super().__init__(catalog)
-        self._stopped, self._placed = frozenset(stopped), placed
+        self._stopped, self._placed, self._changes = frozenset(stopped), placed, changes
+
+    def node(self, name: str) -> Node | None:
+        found = self._catalog.node(name)
+        return self._with_cordon(found) if found and name in self._changes.cordons else found
+
+    def _with_cordon(self, node: Node) -> Node:
+        unschedulable = self._changes.cordons.get(node.name, node.unschedulable)
+        taints = tuple(taint for taint in node.taints if unschedulable or taint.get("key") != CORDON["key"])
+        return replace(node, unschedulable=unschedulable, taints=taints)
+
+    def all_nodes(self) -> Collection[Node]:
+        nodes = self._catalog.all_nodes()
+        return [self._with_cordon(node) for node in nodes] if self._changes.cordons else nodes
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
-        found = self._catalog.share_manager(namespace, volume)
-        return ShareManager(namespace, volume, STOPPED, "", False) if volume in self._stopped else found
+        if volume in self._stopped:
+            return ShareManager(namespace, volume, STOPPED, "", False)
+        if volume in self._changes.servers and self._changes.servers[volume] is None:
+            return ShareManager(namespace, volume, REPLACED, "", False)
+        return self._catalog.share_manager(namespace, volume)
 
     def share_manager_pod(self, namespace: str, volume: str) -> Pod | None:
-        return None if volume in self._stopped else self._catalog.share_manager_pod(namespace, volume)
+        if volume in self._stopped:
+            return None
+        if volume in self._changes.servers:
+            return self._changes.servers[volume]
+        return self._catalog.share_manager_pod(namespace, volume)
+
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
+        found = self._present(self._catalog.mounting_pods(namespace, claim))
+        return chain(found, self._changes.users.get((namespace, claim), ()))
+
+    def _present(self, pods: Iterable[Pod]) -> Iterable[Pod]:
+        gone = self._changes.gone
+        return (pod for pod in pods if pod.key not in gone) if gone else pods
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         total = dict(self._catalog.requested(node, excluding))
-        for pod in self._placed.by_node.get(node, ()):
-            for name, amount in pod.requests.items() if pod.key != excluding else ():
-                total[name] = total.get(name, 0) + amount
+        ended = (pod for pod in self._changes.gone.values() if pod.effective_node == node)
+        for sign, pods in ((1, self._placed.by_node.get(node, ())), (-1, ended)):
+            for pod in pods:
+                for name, amount in pod.requests.items() if pod.key != excluding else ():
+                    total[name] = total.get(name, 0) + sign * amount
         return total
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
-        return chain(self._catalog.placed_pods(namespace, selector), self._placed.matching(namespace, selector))
+        found = self._present(self._catalog.placed_pods(namespace, selector))
+        return chain(found, self._placed.matching(namespace, selector))
 
     def repelling_terms(
         self, namespace: str, labels: Mapping[str, str], *, own: bool
     ) -> Iterable[tuple[Pod, AffinityTerm]]:
+        gone = self._changes.gone
+        found = self._catalog.repelling_terms(namespace, labels, own=own)
+        present = ((pod, term) for pod, term in found if pod.key not in gone) if gone else found
         planned = (
             (pod, term)
             for pod, term in self._placed.repelling(labels)
             if (pod.namespace == namespace) is own
             if namespace in term.namespaces or term.namespace_selector is not None
         )
-        return chain(self._catalog.repelling_terms(namespace, labels, own=own), planned)
+        return chain(present, planned)

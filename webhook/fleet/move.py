@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.next_pod import target_pod
-from webhook.fleet.states import Future, Machine, State, Status, decide_start
+from webhook.fleet.states import Future, Machine, State, Status, decide_start, refusing_nodes
 from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
@@ -63,6 +63,7 @@ _OF_ANY_MIGRATION = frozenset({Hindrance.NOT_MIGRATABLE, Hindrance.SOURCE_NOT_RE
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
 GIBIBYTE = 1024**3
+REFUSED_STARTS = "failed to start the VM twice in a row before"
 
 
 class Refusal(Struct, frozen=True):
@@ -190,6 +191,9 @@ def _of_the_cluster(status: Status, catalog: Catalog) -> Iterator[Refusal]:
     if source and source.ready is False:
         detail = f"{source.name} is not Ready, so the VM can't leave it by migration"
         yield Refusal(Hindrance.SOURCE_NOT_READY, detail)
+    if status.storage_node in refusing_nodes(status.machine):
+        detail = f"{status.storage_node} {REFUSED_STARTS}"
+        yield Refusal(Hindrance.GUARD, detail, Reason.START_FAILED)
     gained = gain(status, catalog, restarted=False)
     if gained < 0:
         yield Refusal(Hindrance.NO_GAIN, describe_gain(gained))

@@ -16,6 +16,8 @@ from webhook.fleet.vm_pod_template import (
     node_selector,
     rendered_affinity,
     rendered_spec,
+    repelling_reservations,
+    reservation_labels,
     target_selector,
 )
 from webhook.placement.affinity import without_injection
@@ -42,6 +44,7 @@ from webhook.placement.settings import MigrationTargets, Settings
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 _OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
 _ANY = Rendering()
+NO_UIDS: Mapping[str, str] = {}
 
 
 def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObject:
@@ -131,20 +134,27 @@ def _rendered_again(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering
     return spec | constraints | {"tolerations": mappings(vmi_spec, "tolerations")}
 
 
-def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Rendering = _ANY) -> JsonObject:
+def rendered_pod(
+    vm: JsonObject,
+    state_claims: Iterable[str] = (),
+    rendering: Rendering = _ANY,
+    uids: Mapping[str, str] = NO_UIDS,
+) -> JsonObject:
     """Return the pod of a VM that doesn't run. `state_claims` are the claims of its persistent vTPM or EFI state.
 
     An approximation: sidecars, for example, have requests, too. The VM's template includes its instance type.
     """
     template = mapping(vm, "spec", "template")
     name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
+    reserved = reservation_labels(mapping(template, "spec"), uids) if rendering.reserves else {}
     metadata = {
         "generateName": f"virt-launcher-{name}-",
         "namespace": namespace,
-        "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER},
+        "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER} | reserved,
         "annotations": mapping(template, "metadata", "annotations") | {VMI_NAME_ANNOTATION: name},
     }
     spec = rendered_spec(mapping(template, "spec"), state_claims, rendering)
+    spec["affinity"] = repelling_reservations(mapping(spec, "affinity"), reserved)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -65,12 +65,12 @@ class OverNfs(Struct, frozen=True):
         }
 
 
-def deletes_pods(setting: Callable[[str], str]) -> bool:
-    """Return whether Longhorn deletes the pods of VMs after it has replaced the share-manager of their volume.
+def deletes_pods(setting: Callable[[str], str], owner: str = VMI_OWNER) -> bool:
+    """Return whether Longhorn deletes the pods of such owners after it has replaced the share-manager of their volume.
 
     `setting` returns a setting of Longhorn, empty if it is unknown. An unknown version counts as one that deletes.
     """
-    if setting(DELETES_PODS) == "false" or VMI_OWNER in setting(KEPT_OWNERS).split(";"):
+    if setting(DELETES_PODS) == "false" or owner in setting(KEPT_OWNERS).split(";"):
         return False
     keeps = KEEPS_PODS_FROM <= version_numbers(setting(VERSION_SETTING)) < DELETES_PODS_FROM
     # With such a network, the new share-manager has another IP address.

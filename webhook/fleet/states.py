@@ -18,7 +18,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import inject
-from webhook.placement.objects.facts import Key, Node, Pod
+from webhook.placement.objects.facts import Key, Namespace, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
@@ -36,7 +36,9 @@ from webhook.placement.reasons import (
 from webhook.placement.resolve import resolve, resolve_claims
 from webhook.placement.settings import OPT_IN_KEY, Action, Settings
 from webhook.placement.votes import choose, voters
+from webhook.placement.voting_consumers import avoided_nodes
 
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label with the name of a namespace
 _CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
 
 
@@ -60,6 +62,13 @@ class Future(StrEnum):
     ANYWHERE = "anywhere"
 
 
+class RefusedServer(Struct, frozen=True):
+    """A share-manager pod for which the scheduler finds no node."""
+
+    pod: Key
+    message: str  # the scheduler's
+
+
 class Machine(Struct, frozen=True):
     """A VM, or a VMI without a VM. The caches don't hold the fields from `manifest` on."""
 
@@ -81,6 +90,7 @@ class Machine(Struct, frozen=True):
     quotas: tuple[JsonObject, ...] = ()  # the ResourceQuotas of its namespace
     # specs of the running share-manager pods by volume; under "", what is known of the others
     servers: Mapping[str, JsonObject] = field(default_factory=dict)
+    refused: Mapping[str, RefusedServer] = field(default_factory=dict)  # by volume
 
     @property
     def key(self) -> Key:
@@ -104,11 +114,12 @@ class Start(Struct, frozen=True):
     # the first of the other VMs and pods that use the volumes that the target node serves
     users: tuple[VolumeUser, ...] = ()
     apart: str = ""  # why the share-managers can't follow the VM
+    refused: str = ""  # a node that the VM may start on, and where its last starts failed
 
     @property
     def helps(self) -> bool:
         """Return whether the VM and its storage would be together."""
-        return self.enforced and self.future in (Future.PINNED, Future.FOLLOWS)
+        return self.enforced and self.future in (Future.PINNED, Future.FOLLOWS) and not self.refused
 
     @property
     def cold(self) -> bool:
@@ -128,6 +139,7 @@ class Status(Struct, frozen=True):
     start: Start | None = None  # None if the next pod is unknown
     opted_in_by: OptedInBy = OptedInBy.NOTHING  # what opts in the VM's next pod
     opted_out: bool = False  # an annotation or a label opts the VM out
+    excluded_by: str = ""  # the setting that excludes its namespace
     opt_in_key: str = OPT_IN_KEY  # of the annotation that would opt it in
     claims: tuple[ClaimFinding, ...] = ()  # all claims of a running VM
 
@@ -141,6 +153,12 @@ class Status(Struct, frozen=True):
         """Return the Longhorn volume of the claim that decides, empty if unknown."""
         claims = self.claims or (self.start.decision.claims if self.start else ())
         return next((each.volume for each in claims if each.claim == self.claim and each.volume), "")
+
+    @property
+    def outage(self) -> RefusedServer | None:
+        """Return a share-manager without which the running VM has no disk, and for which the scheduler has no node."""
+        refused = self.machine.refused if self.node else {}
+        return next((refused[each.volume] for each in self.claims if each.volume and each.volume in refused), None)
 
     @property
     def node(self) -> str | None:
@@ -180,7 +198,8 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     by = opted_in_by(applicant, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
     key = settings.opt_in_annotations[0]
-    status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out, opt_in_key=key)
+    excluded = excluded_by(catalog.namespace(machine.namespace), settings)
+    status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out, excluded_by=excluded, opt_in_key=key)
     if machine.pod is not None:
         status = _of_pod(status, machine.pod, catalog, settings)
     if machine.template is None:
@@ -267,10 +286,29 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
     users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
-    future, apart = _future(decision, stopped, settings), ""
+    future, apart = _future(decision, stopped, settings, _awaited_claims(machine, decision, catalog)), ""
     if future is Future.FOLLOWS:
         apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
-    return Start(decision, Future.ANYWHERE if apart else future, stopped_by, enforced, stopped, users, apart)
+    future = Future.ANYWHERE if apart else future
+    # After a restart, the share-manager still runs for some seconds.
+    refused = next((node for node in (decision.node, status.storage_node) if node in refusing_nodes(machine)), None)
+    return Start(decision, future, stopped_by, enforced, stopped, users, apart, refused or "")
+
+
+def refusing_nodes(machine: Machine) -> frozenset[str]:
+    """Return the nodes that failed to start the VM twice before its pod was created, which therefore avoids them."""
+    manifest = mapping(machine.manifest)
+    return avoided_nodes(manifest) if recorded_reason(manifest) is Reason.START_FAILED else frozenset()
+
+
+def excluded_by(namespace: Namespace | None, settings: Settings) -> str:
+    """Return the setting by which nothing opts in the VMs of a namespace, empty without one, or if it is unknown."""
+    labels = namespace.labels if namespace else {}
+    excluding = (each for each in settings.namespace_selector if namespace and not selects((each,), labels))
+    if (requirement := next(excluding, None)) is None:
+        return ""
+    by_name = requirement.key == NAMESPACE_NAME and requirement.operator == "NotIn"
+    return f"webhook.{'excludedNamespaces' if by_name else 'namespaceSelector'}"
 
 
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
@@ -289,13 +327,22 @@ def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:
     return frozenset(each.volume for each in alone if each.volume)
 
 
-def _future(decision: Decision, stopped: frozenset[str], settings: Settings) -> Future:
+def _awaited_claims(machine: Machine, decision: Decision, catalog: Catalog) -> bool:
+    """Return whether KubeVirt starts the VM only once claims are bound that are not yet, so no share-manager runs."""
+    deciding = [each for each in decision.claims if each.decides]
+    unbound = (each.claim for each in deciding if each.reason is Reason.CLAIM_NOT_BOUND)
+    claims = [claim for name in unbound if (claim := catalog.claim(machine.namespace, name))]
+    provisioned = [each for each in claims if catalog.storage_class(each.storage_class)]
+    return bool(deciding) and len(provisioned) == len(deciding)
+
+
+def _future(decision: Decision, stopped: frozenset[str], settings: Settings, awaited: bool) -> Future:
     if decision.outcome is Outcome.PINNED:
         return Future.PINNED
     if decision.outcome is Outcome.PREFERRED:
         return Future.PREFERS
     # A VM whose only disks are hotplugged mounts no claim itself.
-    cold = decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
+    cold = awaited or decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
     return Future.FOLLOWS if cold and settings.steering else Future.ANYWHERE
 
 

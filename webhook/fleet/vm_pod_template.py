@@ -11,8 +11,9 @@ from typing import Self
 
 from msgspec import Struct, field
 
+from webhook.placement.objects.facts import Node
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
-from webhook.placement.objects.kubevirt import SCHEDULABLE_NODE
+from webhook.placement.objects.kubevirt import HOSTNAME, SCHEDULABLE_NODE
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import REQUIRED
 
@@ -20,6 +21,7 @@ MEBIBYTE = 1024 * 1024
 # What virt-launcher, virtqemud, virtlogd, QEMU and its I/O thread take besides the guest's memory, and video memory.
 STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 50 + 8 + 32) * MEBIBYTE  # bytes
 DEVICE_OVERHEAD = 1024 * MEBIBYTE  # of a VM with GPUs or other devices of its host
+SEV_OVERHEAD = 256 * MEBIBYTE  # bytes
 OVERHEAD_PER_CPU = 8 * MEBIBYTE  # bytes
 PAGE_TABLE_SHARE = 512  # the page tables take a 512th of the guest's memory
 MACHINE_TYPE = "machine-type.node.kubevirt.io/"
@@ -34,6 +36,11 @@ _FROM_SOURCE = {
     "host-model-cpu.node.kubevirt.io/": _MODEL,
     "host-model-required-features.node.kubevirt.io/": CPU_FEATURE,
 }
+TSC_FREQUENCY = "cpu-timer.node.kubevirt.io/tsc-frequency"  # a label of nodes
+_INVARIANT_TSC = (("invtsc", "require"), ("invtsc", "force"))
+_TSC_NODE = "scheduling.node.kubevirt.io/tsc-frequency-"
+_DEVICE = "devices.kubevirt.io/"
+RESERVATION_LABEL = "pr.kubevirt.io/"  # with the UID of a claim: of the pods that reserve its LUN
 _COPIED = ("tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
 
@@ -45,16 +52,52 @@ class Rendering(Struct, frozen=True):
     overcommit: int = 100  # a pod requests 100/overcommit of the guest's memory; by default as KubeVirt
     machine_types: bool = False  # since KubeVirt 1.6, a pod selects nodes by the VM's machine type
     cpu_model: str = ""  # of a VM that names none; empty for host-model
+    tsc_frequency: int = 0  # the lowest one of the cluster, in Hz; 0 if no node has one
+    reserves: bool = False  # since KubeVirt 1.9, pods that reserve the same LUN repel each other
 
     @classmethod
-    def of(cls, kubevirt: JsonObject | None) -> Self:
-        """Return the rendering of a KubeVirt object, with KubeVirt's defaults for all that it, or None, leaves open."""
+    def of(cls, kubevirt: JsonObject | None, nodes: Iterable[Node] = ()) -> Self:
+        """Return the rendering of a KubeVirt object, with KubeVirt's defaults for all that it, or None, leaves open.
+
+        `nodes` are those of the cluster.
+        """
         configuration = mapping(kubevirt, "spec", "configuration")
         of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
         ratio = _count(of_developers, "cpuAllocationRatio", 10)
         overcommit = _count(of_developers, "memoryOvercommit", 100)
-        return cls(mapping(of_developers, "nodeSelectors"), ratio, overcommit, version >= (1, 6), cpu_model)
+        lowest = _count(of_developers, "minimumClusterTSCFrequency", 0) or _lowest_frequency(nodes)
+        selectors = mapping(of_developers, "nodeSelectors")
+        return cls(selectors, ratio, overcommit, version >= (1, 6), cpu_model, lowest, version >= (1, 9))
+
+
+def _lowest_frequency(nodes: Iterable[Node]) -> int:
+    """Return the lowest TSC frequency of the nodes that run VMs: `LowestTSCFrequencyOnCluster`."""
+    labels = [node.labels for node in nodes if node.labels.get(SCHEDULABLE_NODE) == "true"]
+    values = (each.get(TSC_FREQUENCY, "") for each in labels)
+    return min((int(value) for value in values if value.isdecimal() and int(value) > 0), default=0)
+
+
+def reservation_labels(vmi_spec: JsonObject, uids: Mapping[str, str]) -> JsonObject:
+    """Return the labels of a VM's pod for its LUNs with a persistent reservation. `uids` are those of its claims.
+
+    https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/storage/reservation/pr.go
+    """
+    disks = mappings(vmi_spec, "domain", "devices", "disks")
+    names = {text(each, "name") for each in disks if mapping(each, "lun").get("reservation") is True}
+    claims = (claim_of(volume) for volume in mappings(vmi_spec, "volumes") if text(volume, "name") in names)
+    return {f"{RESERVATION_LABEL}{uids[claim]}": "" for claim in claims if claim in uids}
+
+
+def repelling_reservations(affinity: JsonObject, labels: Iterable[str]) -> JsonObject:
+    """Return an affinity that also keeps a pod away from pods with these labels."""
+    terms = [
+        {"labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]}, "topologyKey": HOSTNAME}
+        for label in labels
+    ]
+    repels = mapping(affinity, "podAntiAffinity")
+    required = [*mappings(repels, REQUIRED), *terms]
+    return affinity | {"podAntiAffinity": repels | {REQUIRED: required}} if terms else affinity
 
 
 def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: Rendering) -> JsonObject:
@@ -106,10 +149,43 @@ def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
         enabled.append(f"cpu-model.node.kubevirt.io/{model}")
     if machine and rendering.machine_types:
         enabled.append(f"{MACHINE_TYPE}{machine}")
+    enabled += _of_capabilities(domain, architecture)
+    # By default, KubeVirt sets the architecture of the cluster when a VM starts.
+    if rendering.tsc_frequency and architecture in ("", "amd64") and _needs_tsc_frequency(domain):
+        enabled.append(f"{_TSC_NODE}{rendering.tsc_frequency}")
     everywhere = {SCHEDULABLE_NODE: "true"} | ({"kubernetes.io/arch": architecture} if architecture else {})
     return (
         everywhere | dict(rendering.node_selectors) | mapping(vmi_spec, "nodeSelector") | dict.fromkeys(enabled, "true")
     )
+
+
+def _of_capabilities(domain: JsonObject, architecture: str) -> Iterator[str]:
+    """Yield the labels of nodes that can run a VM with realtime CPUs, or with an encrypted memory."""
+    security = mapping(domain, "launchSecurity")
+    if mapping(domain, "cpu").get("realtime") is not None:
+        yield "kubevirt.io/realtime"
+    if _has_sev(domain):
+        yield "kubevirt.io/sev"
+    if mapping(security, "sev", "policy").get("encryptedState") is True:
+        yield "kubevirt.io/sev-es"
+    if security.get("snp") is not None:
+        yield "kubevirt.io/sev-snp"
+    if architecture == "s390x" and domain.get("launchSecurity") is not None:
+        yield "kubevirt.io/s390-pv"
+    if security.get("tdx") is not None:
+        yield "kubevirt.io/tdx"
+
+
+def _has_sev(domain: JsonObject) -> bool:
+    security = mapping(domain, "launchSecurity")
+    return security.get("sev") is not None or security.get("snp") is not None
+
+
+def _needs_tsc_frequency(domain: JsonObject) -> bool:
+    """Return whether a VM runs only with a TSC frequency: `GetTscFrequencyRequirement`."""
+    features = mappings(domain, "cpu", "features")
+    invariant = any((each.get("name"), each.get("policy")) in _INVARIANT_TSC for each in features)
+    return invariant or mapping(domain, "features", "hyperv", "reenlightenment").get("enabled") is True
 
 
 def template_claims(vmi_spec: JsonObject, *, hotpluggable: bool = False) -> Iterator[str]:
@@ -137,16 +213,25 @@ def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
     memory = (
         amounts({"memory": named["memory"]})["memory"] if named.get("memory") else guest * 100 // rendering.overcommit
     )
+    disks = mappings(domain, "devices", "disks")
+    helpers = {
+        "sev": _has_sev(domain),
+        "tdx": mapping(domain, "launchSecurity").get("tdx") is not None,
+        "pr-helper": any(mapping(each, "lun").get("reservation") is True for each in disks),
+    }
+    own: JsonObject = {f"{_DEVICE}{name}": "1" for name, needed in helpers.items() if needed}
     devices = Counter(
         text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
     )
     overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE + bool(devices) * DEVICE_OVERHEAD
+    overhead += SEV_OVERHEAD if _has_sev(domain) else 0
     added = 0 if resources.get("overcommitGuestOverhead") is True else overhead
     dedicated = cpu.get("dedicatedCpuPlacement") is True
     millicores = 1000 * cpus if dedicated else 1000 * cpus // rendering.cpu_ratio
     pages = text(domain, "memory", "hugepages", "pageSize")
     backed = {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + added)}
-    return {"cpu": f"{millicores}m"} | named | backed | {name: str(count) for name, count in devices.items() if name}
+    own |= {name: str(count) for name, count in devices.items() if name}
+    return {"cpu": f"{millicores}m"} | named | backed | own
 
 
 def _count(item: JsonObject, key: str, default: int = 1) -> int:

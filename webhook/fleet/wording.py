@@ -1,9 +1,9 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
 from webhook.fleet.gitops import managed_by
-from webhook.fleet.move import TRANSIENT, Move, Refusal, restart_helps
-from webhook.fleet.states import Future, Machine, Start, State, Status
-from webhook.placement.objects.fields import condition, is_dns_subdomain, text
+from webhook.fleet.move import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
+from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
+from webhook.placement.objects.fields import condition, is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
@@ -28,6 +28,8 @@ def if_started(start: Start) -> str:
     conditions = ["if opted in"] if start.stopped_by else []
     conditions += [] if start.enforced else ["with the webhook"]
     decision = start.decision
+    if start.refused:
+        return f"may fail on {start.refused}, as before"
     match start.future:
         case Future.PINNED:
             result = f"pinned to {decision.node}"
@@ -78,6 +80,27 @@ def restart_command(machine: Machine) -> str:
     return f"{verbs.get(machine.strategy, 'virtctl restart')} {_named(machine)}"
 
 
+def migrate_command(machine: Machine) -> str:
+    """Return the command that migrates a VM to any node."""
+    return f"virtctl migrate {_named(machine)}"
+
+
+def stop_command(machine: Machine) -> str:
+    """Return the command that stops a VM, or deletes a VMI without a VM."""
+    return f"{'virtctl stop' if machine.is_vm else 'kubectl delete vmi'} {_named(machine)}"
+
+
+def start_command(machine: Machine, *, halted: bool = False) -> str:
+    """Return the command that starts a VM again, empty for a VMI without a VM: its manifest creates it again.
+
+    With run strategy Once, KubeVirt starts a VM when the VMI that has ended is gone; after `virtctl stop`, it doesn't.
+    """
+    if not machine.is_vm:
+        return ""
+    deletes = machine.strategy == "Once" and not halted
+    return f"{'kubectl delete vmi' if deletes else 'virtctl start'} {_named(machine)}"
+
+
 def _named(machine: Machine) -> str:
     return f"{machine.name} -n {machine.namespace}"
 
@@ -95,6 +118,8 @@ def _opt_in_words(status: Status) -> str:
 def advice(status: Status, move: Move | Refusal) -> str:
     """Return one or two sentences about what the operator can do. `move` is how live migration can move the VM."""
     machine = status.machine
+    if refused := status.outage:
+        return f"Its I/O hangs: {_why_without_disk(refused)}"
     match status.state:
         case State.TOGETHER:
             return NO_ACTION
@@ -113,9 +138,16 @@ def advice(status: Status, move: Move | Refusal) -> str:
     return _advice_when_apart(status, move)
 
 
+def _why_without_disk(refused: RefusedServer) -> str:
+    """Return two sentences about a share-manager that the scheduler refuses."""
+    namespace, name = refused.pod
+    problem = f"the scheduler finds no node for its share-manager: {refused.message.rstrip('.')}"
+    return f"{problem}. Let a node run it: kubectl describe pod {name} -n {namespace}."
+
+
 def _advice_while_waiting(status: Status) -> str:
     machine, start = status.machine, status.start
-    if missing := _missing_claim(start):
+    if missing := _missing_claim(machine, start):
         return missing
     if status.reason is Reason.NOT_SCHEDULED:
         return f"{_sentence(status.detail)} {ADVICE[status.reason]}"
@@ -138,23 +170,27 @@ def _unknown_start(machine: Machine) -> str:
     return "The next start is unknown: a field of the VM or of its pod is malformed."
 
 
-def _missing_claim(start: Start | None) -> str:
+def _missing_claim(machine: Machine, start: Start | None) -> str:
     claims = start.decision.claims if start else ()
     missing = next((each.claim for each in claims if each.reason is Reason.CLAIM_NOT_FOUND), "")
-    problem = f"The VM cannot start, because claim {missing} does not exist."
-    return f"{problem} {ADVICE[Reason.CLAIM_NOT_FOUND]}" if missing else ""
+    if not missing:
+        return ""
+    volumes = mappings(machine.vm, "spec", "template", "spec", "volumes")
+    if any(text(each, "dataVolume", "name") == missing for each in volumes):  # CDI would adopt an empty one as finished
+        return f"Claim {missing} does not exist yet: kubectl describe datavolume {missing} -n {machine.namespace}."
+    return f"The VM cannot start, because claim {missing} does not exist. {ADVICE[Reason.CLAIM_NOT_FOUND]}"
 
 
 def _advice_before_start(status: Status) -> str:
     start = status.start
     if start is None:
         return _unknown_start(status.machine)
-    if missing := _missing_claim(start):
+    if missing := _missing_claim(status.machine, start):
         return missing
     if reason := _never_served(start):
         return _NOT_CONCERNED[reason]
     if status.opted_out:
-        return f"{NO_ACTION} The VM is opted out."
+        return f"{NO_ACTION} {_opted_out(status)}."
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
     if start.stopped_by:
@@ -163,9 +199,19 @@ def _advice_before_start(status: Status) -> str:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
     if start.apart:
         return _sentence(start.apart)
+    return _advice_without_pin(start)
+
+
+def _advice_without_pin(start: Start) -> str:
+    if start.future is Future.FOLLOWS and start.decision.reason is Reason.NO_SHARE_MANAGER:
+        return f"{NO_ACTION} Its claims are not bound yet, so at its first start, its share-manager follows the VM."
     if start.decision.reason is Reason.COLD_START:
         return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
     return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
+
+
+def _opted_out(status: Status) -> str:
+    return f"{status.excluded_by} excludes the VM's namespace" if status.excluded_by else "The VM is opted out"
 
 
 def _never_served(start: Start) -> Reason | None:
@@ -177,7 +223,7 @@ def _never_served(start: Start) -> Reason | None:
 def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
     machine, start = status.machine, status.start
     if status.opted_out:
-        return "The VM is opted out, so it stays where it is."
+        return f"{_opted_out(status)}, so it stays where it is."
     if isinstance(move, Move):
         later = f" To keep it there at its next start, {_opt_in_words(status)}." if start and start.stopped_by else ""
         return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"
@@ -213,6 +259,8 @@ def _hindrance(start: Start) -> str:
     if start.apart:
         return _sentence(start.apart)
     decision = start.decision
+    if start.refused:
+        return f"A restart may end on {start.refused} again, which {REFUSED_STARTS}. {ADVICE[Reason.START_FAILED]}"
     if decision.reason is Reason.CO_SCHEDULED:
         return f"A restart only prefers {decision.node}. To have the VM pinned, remove the mode preferred."
     if decision.reason is Reason.COLD_START:

@@ -53,6 +53,18 @@
       These VMs may run apart from their storage. `guard`: within an hour, the node guard refused the pin for more than {{ mulf 100 $softened }} % of the VMs
       that started; the label `reason` of kubevirt_scheduler_decisions_total has the cause, often full nodes.
       {{- if $releases }} `released`: the webhook released more than five pinned VMs within an hour, and each starts about a minute late.{{ end }}
+- alert: KubevirtSchedulerVMsUnserved
+  # Each replica exports the whole fleet, hence `max`. A replacement takes seconds.
+  expr: >-
+    sum(max by (opted_in) (kubevirt_scheduler_vms{ {{- $of -}} ,state="Unserved"})) > 0
+  for: 5m
+  labels:
+    severity: critical
+  annotations:
+    summary: "{{ `{{ $value }}` }} running VMs have no share-manager for their disk, so their I/O hangs."
+    description: >-
+      Usually, the scheduler finds no node for the share-manager: its nodes are cordoned, full, or excluded by the StorageClass. `kubevirt-scheduler doctor`
+      names the VMs, and says what the scheduler reports.
 - alert: KubevirtSchedulerVMsApart
   # Each replica exports the whole fleet, hence `max`.
   expr: >-

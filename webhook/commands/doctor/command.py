@@ -48,6 +48,7 @@ AFTER: dict[str, Check] = {
     "other-webhooks": webhook_calls.other_webhooks,
     "rights": installed_webhook.rights,
     "nodes": products.nodes,
+    "disks": products.disks,
     "waiting": products.waiting,
     "known-bugs": products.known_bugs,
     "loopback-nfs": products.loopback_nfs,

@@ -227,6 +227,18 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
+def disks(inspection: Inspection, _: Installation) -> Iterator[Result]:
+    """Report the running VMs without a disk, because the scheduler finds no node for a share-manager."""
+    around, lost = Surroundings(inspection.settings), [each for each in _assessed(inspection) if each.outage]
+    for each in lost[:5]:
+        advice = wording.advice(each, plan_move(each, around, inventory(inspection).store))
+        yield failure(f"VM {'/'.join(each.machine.key)} runs without a disk", advice)
+    if len(lost) > 5:
+        yield failure(f"more VMs without a disk: {len(lost) - 5}", "To list them: kubevirt-scheduler report -A")
+    if not lost:
+        yield ok("no VM runs without a disk: the scheduler has a node for each share-manager")
+
+
 def waiting(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
     around = Surroundings(inspection.settings)

@@ -16,7 +16,7 @@ from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import as_if_eligible, before_scheduling, creation_request
-from webhook.fleet.states import Machine, assess, assess_pod
+from webhook.fleet.states import Machine, assess, assess_pod, excluded_by
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
 from webhook.placement.affinity import DECISION
@@ -30,7 +30,6 @@ from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, condition, mapping, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.opt_in import is_selected
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
 from webhook.placement.settings import OPT_IN_KEY, Settings
 from webhook.placement.trace import Trace
@@ -104,8 +103,10 @@ def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -
     if assumed and assumed.decision.outcome is Outcome.UNCHANGED:
         advice += wording.advice(assumed.decision)
     namespace = namespace_of(request)
-    if injection.decision.reason is Reason.NOT_OPTED_IN and not is_selected(namespace, catalog, settings):
-        advice = (f"Nothing opts in VMs of namespace {namespace}: webhook.namespaceSelector excludes it.",)
+    if injection.decision.reason is Reason.NOT_OPTED_IN and (
+        setting := excluded_by(catalog.namespace(namespace), settings)
+    ):
+        advice = (f"Nothing opts in VMs of namespace {namespace}: {setting} excludes it.",)
     return as_json(injection) | {
         "name": pod_name(request),
         "vm": None,

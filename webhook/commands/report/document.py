@@ -19,6 +19,7 @@ STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 WORDS = {"notConcerned": "not concerned"}  # for those keys that are no words
 LOCAL = {True: "local", False: "remote", None: ""}
 NO_DATA = VolumeData()
+NAMED = 5  # of the VMs without a disk
 DATA_RIGHTS = "the right to list volumes.longhorn.io and replicas.longhorn.io"
 
 
@@ -51,7 +52,8 @@ def build_report(
         ],
         "nodes": [_node(load, by_node[load.name]) for load in node_loads(catalog, around.settings)],
         "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), traffic)
-        | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)},
+        | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)}
+        | {"outages": _summarize_outages(statuses)},
     }
 
 
@@ -75,6 +77,16 @@ def _summarize_data(statuses: Iterable[Status], volumes: Mapping[str, VolumeData
     parts += [f"unknown for {counts[None]} ({unread})"] if counts[None] else []
     text = f"data of the volumes: {', '.join(parts)}" if parts else ""
     return {"local": counts[True], "remote": counts[False], "unknown": counts[None], "text": text}
+
+
+def _summarize_outages(statuses: Iterable[Status]) -> JsonObject:
+    """Count the running VMs that have no disk, because no node takes its share-manager."""
+    found = {"/".join(each.machine.key): each.outage.message for each in statuses if each.outage}
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    listed = ", ".join(list(found)[:NAMED]) + more
+    plural = "VM runs" if len(found) == 1 else "VMs run"
+    words = f"{len(found)} {plural} without a disk, because the scheduler refuses its share-manager: {listed}"
+    return {"vms": len(found), "text": f"{words} ({next(iter(found.values()))})" if found else ""}
 
 
 def is_local(status: Status, volumes: Mapping[str, VolumeData]) -> bool | None:
@@ -124,10 +136,12 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "optedIn": status.opted_in,
         "optedInBy": status.opted_in_by.value if status.opted_in else None,
         "optedOut": status.opted_out,
+        "excludedBy": status.excluded_by or None,
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,
         "data": {"locality": data.locality or None, "local": local, "text": words},
+        "outage": _outage(status),
         "state": status.state.value,
         "reason": status.reason.value if status.reason else None,
         "paused": machine.paused,
@@ -137,6 +151,12 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "advice": advice(status, move),
         "commands": list(commands(status, move)),
     }
+
+
+def _outage(status: Status) -> JsonObject | None:
+    """Return the share-manager without which a running VM has no disk."""
+    refused = status.outage
+    return {"pod": "/".join(refused.pod), "message": refused.message} if refused else None
 
 
 def _start(start: Start) -> JsonObject:

@@ -50,13 +50,14 @@ def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int
     summary = report["summary"]
     nfs = summary["nfs"]["text"]
     nfs += " (to list them: -o wide)" if nfs and not wide else ""
+    outages = f"{printable(summary['outages']['text'])}.\n" if summary["outages"]["text"] else ""
     lines = [mapping(report, "webhook").get("text"), summary["text"], nfs]
     lines += [summary["data"]["text"] * wide, mapping(summary, "workloads").get("text")]
     head, *below = (
         f"{line if wide else textwrap.fill(line, columns, **WRAPPING)}\n" if line else ""
         for line in (printable(each or "") for each in lines)
     )
-    return "\n".join(filter(None, (head, table, "".join(below))))
+    return "\n".join(filter(None, (outages, head, table, "".join(below))))
 
 
 def render_nodes(report: JsonObject, *, columns: int, headers: bool) -> str:
@@ -77,7 +78,8 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
     if not wide:
         yield from (vm["state"], *nodes, vm["nextStep"] or NO_VALUE)
         return
-    yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state_words(vm))
+    out = vm.get("excludedBy") or ("opted out" if vm.get("optedOut") else "")
+    yield from (out or _OPTED_IN[vm["optedInBy"]], *nodes, state_words(vm))
     yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
     yield from (vm["data"]["text"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
     yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)

@@ -1,0 +1,221 @@
+"""The printed order of a drain: what each of its steps does, and that no VM is left behind."""
+
+from typing import Any
+
+import pytest
+
+from tests.fleet.test_drain import (
+    BACKUP,
+    BIG,
+    DELETES,
+    FULL,
+    KEEPS,
+    NODES,
+    NOT_MIGRATABLE,
+    SERVED,
+    WHERE,
+    budget,
+    drain,
+    on,
+    owned,
+    site,
+)
+from tests.support.builders import Object, node, pod, share_manager_pod, storage
+from webhook.fleet.drain import Drain, commands, order_drain
+from webhook.fleet.simulation.events import words_of
+
+CORDON, UNCORDON = "kubectl cordon node-a", "kubectl uncordon node-a"
+DRAIN = "kubectl drain node-a --ignore-daemonsets --delete-emptydir-data"
+ONLY_HERE = {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}
+LIMITED = [*SERVED[:2], share_manager_pod(node="node-a", **ONLY_HERE)]
+
+
+def ordered(*manifests: Object, nodes: tuple[str, ...] = ("node-a",), rolling: bool = False, **rest: Any) -> Drain:
+    return order_drain(site(*manifests, **rest), nodes, rolling=rolling)
+
+
+def without_vm(objects: list[Object]) -> list[Object]:
+    """Return a VMI without a VM, from the objects of a VM."""
+    _, vmi, created = objects
+    vmi["metadata"].pop("ownerReferences", None)
+    return [vmi, created]
+
+
+def lines(found: Drain) -> list[str]:
+    return [command for command, _ in commands(found)]
+
+
+def what_happens(found: Drain, name: str = "vm1") -> tuple[str, str]:
+    (vm,) = (each for each in found.vms if each.status.machine.name == name)
+    return words_of(vm.events), vm.place
+
+
+def test_the_order_migrates_first_and_ends_with_the_vms_that_may_be_apart() -> None:
+    hostile = on("node-a", name="x;reboot")
+    found = ordered(
+        *NODES, *SERVED, *storage("disk2", "node-b"), *hostile, *on("node-a", "disk2"),
+        *on("node-a", "disk2", name="vm2"), *on("node-a", name="vm3"), *on("node-a", name="vm4", **NOT_MIGRATABLE),
+        *on("node-c", "disk1", name="vm5", opt_in=False), *on("node-a", name="vm6", spec=BACKUP),
+        nodes=("node-a", "bad;name"),
+    )  # fmt: skip
+    assert list(commands(found)) == [
+        ("kubevirt-scheduler recolocate vm1 vm2 -n default --yes", "to their storage"),
+        (CORDON, ""),
+        ("virtctl migrate vm3 -n default", WHERE),
+        ("virtctl restart vm4 -n default", "it cannot migrate"),
+        (DRAIN, "when the VMs have migrated"),
+        (UNCORDON, "after the maintenance"),
+        ("kubevirt-scheduler recolocate vm5 -n default --yes", "those that are apart then"),
+    ]
+
+
+def test_a_drain_that_concerns_nothing_is_safe() -> None:
+    found = ordered(*NODES, *on("node-b"))
+    assert (found.vms, found.pods, found.obstacles, found.is_safe) == ((), (), (), True)
+    assert lines(found) == [CORDON, DRAIN, UNCORDON]
+
+
+# Objects, settings, the commands besides cordon, drain and uncordon, and what then happens to the VM.
+ORDERS: list[tuple[str, list[Object], dict[str, Any], list[str], str, str]] = [
+    ("with a share-manager that may only run here", [*NODES, *LIMITED, *on("node-a", "disk1", strategy="None")], {},
+     ["virtctl stop vm1 -n default", "virtctl start vm1 -n default",
+      "kubevirt-scheduler recolocate vm1 -n default --yes"],
+     "Stops until it is started, then may migrate", "Together"),
+    ("elsewhere, with a share-manager that may only run here", [*NODES, *LIMITED, *on("node-b", "disk1")], {},
+     ["virtctl stop vm1 -n default", "virtctl start vm1 -n default",
+      "kubevirt-scheduler recolocate vm1 -n default --yes"],
+     "Stops until it is started, then may migrate", "Together"),
+    ("without an eviction strategy", [*NODES, *SERVED, *on("node-a", "disk1", strategy="None")], {},
+     ["virtctl migrate vm1 -n default"], "Migrates, then I/O pauses", "Together"),
+    ("that only its template opts in", [*NODES, *SERVED, *on("node-a", "disk1", pod={"opt_in": None})], {},
+     ["virtctl migrate vm1 -n default", "kubevirt-scheduler recolocate vm1 -n default --yes"],
+     "Migrates, then I/O pauses, then may migrate", "Together"),
+    ("that blocks without a place", [NODES[0], FULL, *on("node-a", pod=BIG)], {},
+     ["virtctl stop vm1 -n default", "virtctl start vm1 -n default"], "Stops until it is started", ""),
+    ("that another controller moves and that can't migrate",
+     [*NODES, *on("node-a", strategy="External", **NOT_MIGRATABLE)], {}, ["virtctl restart vm1 -n default"],
+     "Restarts", ""),
+    ("that is restarted and would part from its share-manager",
+     [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE)], {},
+     ["virtctl restart vm1 -n default"], "Restarts, then I/O may pause", "Together"),
+    ("that is restarted and not opted in",
+     [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", opt_in=False, **NOT_MIGRATABLE)], {}, [],
+     "Restarts", "MayBeApart"),
+    ("that would be restarted twice", [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE)],
+     {"longhorn": DELETES}, [], "Restarts", "MayBeApart"),
+    ("that shuts down cleanly",
+     [*NODES, *on("node-a", strategy="None", run="RerunOnFailure", **NOT_MIGRATABLE)], {},
+     ["virtctl start vm1 -n default"], "Stops until it is started", ""),
+    ("that migrates, and whose pod Longhorn may delete",
+     [*NODES, *SERVED, *on("node-a", "disk1", run="RerunOnFailure")], {"longhorn": DELETES},
+     ["virtctl migrate vm1 -n default", "virtctl start vm1 -n default"],
+     "Migrates, then I/O pauses, then may stop until it is started", "Together"),
+    ("run once, that can't migrate", [*NODES, *on("node-a", strategy="None", run="Once", **NOT_MIGRATABLE)], {},
+     ["kubectl delete vmi vm1 -n default"], "Stops until it is started", ""),
+    ("run once, that blocks without a place", [NODES[0], FULL, *on("node-a", run="Once", pod=BIG)], {},
+     ["virtctl stop vm1 -n default", "virtctl start vm1 -n default"], "Stops until it is started", ""),
+    ("without a VM, that blocks", [*NODES, *without_vm(on("node-a", **NOT_MIGRATABLE))], {},
+     ["kubectl delete vmi vm1 -n default"], "Stops until somebody acts", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ORDERS, ids=[row[0] for row in ORDERS])
+def test_the_order_has_a_step_for_a_vm(row: tuple[str, list[Object], dict[str, Any], list[str], str, str]) -> None:
+    _, manifests, options, expected, words, place = row
+    found = ordered(*manifests, **options)
+    assert [line for line in lines(found) if line not in (CORDON, DRAIN, UNCORDON)] == expected
+    assert what_happens(found) == (words, place)
+    assert not any("block" in words_of(vm.events).lower() for vm in found.vms)
+
+
+def test_a_stopped_share_manager_leaves_its_vms_without_a_disk_until_uncordon() -> None:
+    found = drain(*NODES, *LIMITED, *on("node-a", "disk1", strategy="None"))
+    assert what_happens(found) == ("Restarts, then I/O hangs until uncordon", "Apart")
+    assert [vm.why for vm in found.vms] == [
+        "the drain deletes its pod (evictionStrategy None); no other node can run its share-manager"
+    ]
+    assert not found.is_safe
+
+
+def test_a_budget_for_two_pods_on_the_only_node_lets_one_of_them_go() -> None:
+    labels = {"labels": {"app": "db"}}
+    vms = [*on("node-a", strategy="None", pod=labels), *on("node-a", strategy="None", name="vm2", pod=labels)]
+    found = drain(NODES[0], *vms, budget(allowed=1, app="db"))
+    words = "May block until somebody acts, or may stop until uncordon"
+    assert {what_happens(found, name)[0] for name in ("vm1", "vm2")} == {words}
+    pods = [owned(pod(name, node="node-a", labels={"app": "db"})) for name in ("a", "b")]
+    assert [each.name for each in drain(NODES[0], *pods, budget(allowed=1, app="db")).obstacles] == ["default/b"]
+    assert drain(*NODES, *pods, budget(allowed=1, app="db")).is_safe
+
+
+def test_two_budgets_for_one_pod_keep_it_for_ever() -> None:
+    bare = owned(pod("a", node="node-a", labels={"app": "db"}))
+    (found,) = drain(*NODES, bare, budget(allowed=1, app="db"), budget("more", allowed=1, app="db")).obstacles
+    assert found.detail == "PodDisruptionBudgets keep and more both select its pod, which Kubernetes never evicts"
+
+
+def test_kubectl_refuses_a_pod_without_a_controller_and_ignores_those_of_daemon_sets() -> None:
+    (found,) = drain(*NODES, pod("a", node="node-a"), owned(pod("b", node="node-a"), "DaemonSet")).obstacles
+    assert (found.name, found.detail) == (
+        "default/a",
+        "it has no controller, so kubectl drain evicts nothing: delete it, or add --force",
+    )
+
+
+def test_longhorn_may_delete_an_ordinary_pod_whatever_its_budget_says() -> None:
+    web = owned(pod("web", node="node-b", claims=["disk1"], labels={"app": "web"}))
+    words = {}
+    for name, longhorn in (("keeps", KEEPS), ("deletes", DELETES)):
+        (found,) = drain(*NODES, *SERVED, web, *on("node-a", "disk1"), budget(app="web"), longhorn=longhorn).pods
+        words[name] = words_of(found.events)
+    assert words == {"keeps": "I/O pauses", "deletes": "I/O pauses, then may restart"}
+    (hangs,) = drain(*NODES, *LIMITED, web, *on("node-a", "disk1"), longhorn=DELETES).pods
+    assert words_of(hangs.events) == "I/O hangs until uncordon, then may restart"
+
+
+def test_several_nodes_one_after_the_other_are_each_brought_back_first() -> None:
+    vms = [*on("node-a", "disk1"), *on("node-b", name="vm2")]
+    found = ordered(*NODES[:2], *SERVED, *vms, nodes=("node-a", "node-b"), rolling=True)
+    assert list(commands(found)) == [
+        ("kubectl cordon node-a", ""),
+        ("virtctl migrate vm1 -n default", "to node-b"),
+        (DRAIN, "when the VMs have migrated"),
+        ("kubectl uncordon node-a", "after the maintenance"),
+        ("kubectl cordon node-b", ""),
+        ("virtctl migrate vm1 -n default", "to node-a"),
+        ("virtctl migrate vm2 -n default", "to node-a"),
+        (DRAIN.replace("node-a", "node-b"), "when the VMs have migrated"),
+        ("kubectl uncordon node-b", "after the maintenance"),
+    ]
+    assert what_happens(found) == ("Migrates, then I/O pauses, then migrates, then I/O pauses", "Together")
+    assert found.is_safe
+    at_once = ordered(*NODES[:2], *SERVED, *vms, nodes=("node-a", "node-b"))
+    assert what_happens(at_once)[0] == "Stops until it is started"
+
+
+def test_a_vm_that_may_be_on_a_node_by_then_is_named_with_a_condition() -> None:
+    found = ordered(*NODES, *on("node-a"), nodes=("node-a", "node-b"), rolling=True)
+    comments = [comment for command, comment in commands(found) if command.startswith("virtctl")]
+    assert comments == [WHERE, "if it runs on node-b: to node-a or 1 more"]
+
+
+def test_two_vms_that_race_for_the_last_place_may_both_stay() -> None:
+    last = node("node-b", allocatable={"memory": "3Gi", "pods": "9"})
+    vms = [*on("node-a", pod=BIG), *on("node-a", name="vm2", pod=BIG)]
+    found = drain(NODES[0], last, *vms)
+    words = "May block until somebody acts, or may migrate"
+    assert [what_happens(found, name)[0] for name in ("vm1", "vm2")] == [words, words]
+    none = [*on("node-a", strategy="None", pod=BIG), *on("node-a", strategy="None", name="vm2", pod=BIG)]
+    found = drain(NODES[0], last, *none)
+    assert what_happens(found)[0] == "May restart, or may stop until uncordon"
+    # In the order, the first one takes it.
+    assert [line.split()[1] for line in lines(ordered(NODES[0], last, *vms)) if "virtctl" in line] == [
+        "migrate", "stop", "start",
+    ]  # fmt: skip
+
+
+def test_a_vm_whose_pod_is_deleted_waits_for_a_node_that_can_run_it() -> None:
+    full = node("node-c", allocatable={"memory": "1Gi", "pods": "9"})
+    nodes = [NODES[0], node("node-b", unschedulable=True), full]
+    found = drain(*nodes, *SERVED, *on("node-b", "disk1", pod=BIG), longhorn=DELETES)
+    assert what_happens(found) == ("I/O pauses, then may stop until uncordon", "MayBeApart")

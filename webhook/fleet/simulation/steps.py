@@ -1,0 +1,421 @@
+"""The steps of a simulation: `apply` returns the state after one step.
+
+Each step is something that an operator does. Its consequences belong to it: Longhorn replaces the share-managers that
+lose their node, the webhook steers them to a VM, KubeVirt starts VMs that were waiting for a node, and Longhorn deletes
+the pods that used a share-manager which it has replaced.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from webhook.fleet.move import Move, make_plan, target_candidate
+from webhook.fleet.next_pod import before_scheduling, creation_request
+from webhook.fleet.nfs import deletes_pods
+from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
+from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
+from webhook.fleet.states import assess, decide_start
+from webhook.placement.catalog import Catalog
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.feasibility import CHECKS, first_failed_check
+from webhook.placement.injector import decide
+from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.objects.kubevirt import controller_of
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.pod import Manifest
+from webhook.placement.reasons import Outcome, Reason
+
+# The guard doesn't risk these, but the scheduler may place the pod.
+_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
+_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
+NO_NODE, NO_SERVER = "no other node can run it", "no other node can run its share-manager"
+FEW = "its PodDisruptionBudget allows too few evictions"
+
+
+class Action(StrEnum):
+    """What a step does."""
+
+    RECOLOCATE = "recolocate"
+    CORDON = "cordon"
+    MIGRATE = "migrate"
+    RESTART = "restart"
+    STOP = "stop"
+    DRAIN = "drain"
+    UNCORDON = "uncordon"
+    START = "start"
+
+
+class Step(Struct, frozen=True):
+    """A step: what is done to nodes, or to VMs."""
+
+    action: Action
+    nodes: tuple[str, ...] = ()
+    vms: tuple[Key, ...] = ()
+    why: str = ""  # for the operator
+
+
+def apply(state: State, step: Step) -> State:
+    """Return the state after a step."""
+    vms = {key: replace(vm, at_risk=False) for key, vm in state.vms.items()}
+    before = replace(state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=frozenset())
+    after = _start_waiting(_APPLY[step.action](before, step))
+    after = _place_servers(_stop_unused(after))
+    return _delete_consumers(before, after)
+
+
+def _recolocate(state: State, step: Step) -> State:
+    """Migrate the VMs to their storage, as `recolocate` plans it for all of them together."""
+    settings, chosen = state.site.around.settings, [_as_if_apart(state.vms[key], state) for key in step.vms]
+    catalog = replace(state, vms={**state.vms, **{vm.key: vm for vm in chosen}}).catalog
+    plan = make_plan([assess(vm.machine, catalog, settings) for vm in chosen], catalog, state.site.around)
+    for proposal in plan:
+        vm = state.vms[proposal.status.machine.key]
+        server = state.servers.get(vm.status.volume)
+        if isinstance(proposal.result, Move) and server and len(server.nodes) > 1:  # it moves to its share-manager
+            sure = state.is_together(vm) is not None
+            state = state.with_vm(replace(_placed(vm, server.nodes, vm.pod, state), sure=sure))
+            state = state.with_server(vm.status.volume, replace(server, follows=vm.key, certain=True))
+        elif isinstance(proposal.result, Move):
+            sure = state.is_together(vm) is not None
+            state = state.with_vm(replace(_placed(vm, (proposal.result.target,), vm.pod, state), sure=sure))
+    return state
+
+
+def _as_if_apart(vm: Vm, state: State) -> Vm:
+    """Return a VM on a node other than that of its share-manager, if it may be on one."""
+    server = state.servers.get(vm.status.volume)
+    node = next((node for node in vm.nodes if server and node not in server.nodes[:1]), "")
+    return _placed(vm, (node,), vm.pod, state) if node else vm
+
+
+def _cordon(state: State, step: Step) -> State:
+    return replace(state, cordons={**state.cordons, **dict.fromkeys(step.nodes, step.action is Action.CORDON)})
+
+
+def _migrate(state: State, step: Step) -> State:
+    for key in step.vms:
+        vm = state.vms[key]
+        if (places := targets_of(vm, state)).nodes:
+            state = state.with_vm(_migrated(vm, places, state))
+    return state
+
+
+def _migrated(vm: Vm, places: "Places", state: State, why: str = "") -> Vm:
+    """Return a VM after its migration. One that may find no node also may stay where it is."""
+    nodes = places.nodes if places.sure else (*places.nodes, *vm.nodes)
+    return replace(_placed(vm, nodes, vm.pod, state, why or where(places.nodes)), sure=places.sure)
+
+
+def _restart(state: State, step: Step) -> State:
+    for key in step.vms:
+        state = _next_pod(_ended(state, state.vms[key], ""), key)
+    return state
+
+
+def _stop(state: State, step: Step) -> State:
+    for key in step.vms:
+        state = _ended(state, state.vms[key], step.why, Phase.STOPPED)
+        state = state.with_vm(replace(state.vms[key], halted=True))
+    return state
+
+
+def _start(state: State, step: Step) -> State:
+    for key in step.vms:
+        if state.vms[key].phase is not Phase.RUNS:
+            state = _next_pod(state.with_vm(replace(state.vms[key], phase=Phase.WAITS)), key)
+        else:
+            state = _perhaps_restarted(state, state.vms[key])
+    return state
+
+
+def _drain(state: State, step: Step) -> State:
+    """Evict the pods of nodes: those of VMs as KubeVirt answers, then those of share-managers and all others."""
+    before, budgets = state, Budgets(state.site)
+    evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
+    for vm in evicted:
+        state = _evicted(before, state, vm, budgets)
+    for vm in evicted:
+        state = _after_the_race(before, state, vm.key)
+    waits = dict(_waiting_pods(state, step.nodes, budgets))
+    contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
+    refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
+    state = replace(state, waits=waits, contested=contested, refused=refused)
+    for volume, server in state.servers.items():
+        if not set(server.nodes).isdisjoint(step.nodes):
+            lost = replace(server, nodes=(), follows=None, lost_at=state.step, moved=True)
+            state = state.with_server(volume, lost)
+    return state
+
+
+def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
+    """Evict the pod of a VM, as if it were the first one of the drain, which began with the state `before`."""
+    reply, why = answer(vm, state, budgets)
+    if reply is Answer.MIGRATE:
+        places = targets_of(vm, before)
+        if not places.nodes:
+            return replace(state, refused={**state.refused, vm.key: places.problem})
+        return state.with_vm(_migrated(vm, places, state, why))
+    if reply is Answer.DENY:
+        return replace(state, refused={**state.refused, vm.key: why})
+    state = _ended(state, vm, why, Phase.WAITS if vm.restarts else Phase.STOPPED)
+    state = _next_pod(state, vm.key, before) if vm.restarts else state
+    if state.vms[vm.key].phase is not Phase.RUNS:
+        budgets.use(vm.pod.key)
+    return state
+
+
+def _after_the_race(before: State, state: State, key: Key) -> State:
+    """Return the state in which a VM is only placed for sure if all others of the same drain leave it a node."""
+    old, vm = before.vms[key], state.vms[key]
+    if vm.phase is not Phase.RUNS or vm.placed_at < state.step or not vm.nodes:
+        return state
+    moves = vm.starts == old.starts
+    others = state.crowded_catalog(key)
+    places = targets_of(old, before, others) if moves else _places_of_next_pod(old, before, others)
+    if places.sure or not vm.sure:
+        return state
+    if not moves:
+        return state.with_vm(replace(vm, sure=False))
+    state = replace(state, refused={**state.refused, key: NO_NODE})
+    return state.with_vm(_migrated(old, replace(places, sure=False), state, vm.why))
+
+
+def _waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterator[tuple[Key, str]]:
+    """Yield the pods of no VM that can't be evicted. Longhorn removes the budgets of its instance managers itself."""
+    for pod in state.site.pods:
+        owner = controller_of(state.site.manifests.get(pod.key, {}))
+        of_longhorn = pod.labels.get(COMPONENT_LABEL) in (SHARE_MANAGER, "instance-manager")
+        stays = pod.belongs_to_vm or of_longhorn or owner.get("kind") in ("DaemonSet", "Node")
+        if pod.node not in nodes or stays:
+            continue
+        if pod.key in state.site.manifests and not owner:
+            yield pod.key, "it has no controller, so kubectl drain evicts nothing: delete it, or add --force"
+        elif problem := budgets.why_not(pod.key):
+            yield pod.key, problem
+        elif not _has_place(state, pod):
+            budgets.use(pod.key)
+
+
+def _has_place(state: State, pod: Pod) -> bool:
+    """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
+    manifest = state.site.manifests.get(pod.key)
+    created = Manifest(before_scheduling(manifest or {}), pod.namespace)
+    places = _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
+    return not manifest or bool(places.nodes)
+
+
+def _ended(state: State, vm: Vm, why: str, phase: Phase = Phase.WAITS) -> State:
+    """End the pod of a VM. The share-managers that only it uses may stop before its next pod needs them."""
+    state = state.with_vm(
+        replace(vm, nodes=(), phase=phase, starts=vm.starts + 1, placed_at=state.step, why=why, may_stop=False)
+    )
+    for volume in vm.volumes:
+        server = state.servers[volume]
+        if server.nodes and not state.is_shared(volume, vm):
+            state = state.with_server(volume, replace(server, certain=False))
+    return state
+
+
+def _next_pod(state: State, key: Key, others: State | None = None) -> State:
+    """Start a VM, on a node that the webhook pins it to, or else on any that can run it beside the `others`."""
+    vm, others = state.vms[key], others or state
+    if vm.machine.template is None or vm.machine.manifest is None:
+        why = vm.why or "where it can run is unknown"
+        return state.with_vm(replace(vm, phase=Phase.RUNS, placed_at=state.step, why=why))
+    places = _places_of_next_pod(vm, others, others.crowded_catalog(key))
+    if not places.nodes or places.pod is None:
+        return state.with_vm(replace(vm, why=places.problem))
+    nodes, machine, settings = places.nodes, vm.machine, state.site.around.settings
+    if vm.status.opted_in and is_enforced(vm):
+        decision = decide_start(machine, vm.status.opted_in_by, others.catalog, settings)
+        nodes = (decision.node,) if decision.outcome is Outcome.PINNED and decision.node else nodes
+        state = _with_its_server(state, vm, nodes)
+    return state.with_vm(replace(_placed(vm, nodes, places.pod, state, vm.why), sure=places.sure))
+
+
+def _with_its_server(state: State, vm: Vm, nodes: tuple[str, ...]) -> State:
+    """Bring a VM and the share-manager of its disk together: it starts there, or the share-manager follows it.
+
+    Which of the two happens depends on whether the share-manager has stopped by then.
+    """
+    volume = vm.status.volume
+    server = state.servers.get(volume)
+    if server and nodes == server.nodes and not server.certain and state.site.around.settings.steering:
+        state = state.with_server(volume, replace(server, follows=vm.key, certain=True))
+    return state
+
+
+def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "") -> Vm:
+    pod = on_node(pod, nodes[0])
+    return replace(vm, pod=pod, nodes=nodes, phase=Phase.RUNS, placed_at=state.step, halted=False, why=why, sure=True)
+
+
+class Places(Struct, frozen=True):
+    """The nodes that can run a pod."""
+
+    nodes: tuple[str, ...] = ()
+    sure: bool = False  # one of them can, wherever other VMs go
+    problem: str = NO_NODE  # why none of them can
+    pod: Pod | None = None  # the pod
+
+
+def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
+    """Return the nodes to which KubeVirt can migrate a VM. `others` has all other VMs, wherever they may be."""
+    if why_not_migrated(vm, state) or vm.machine.target is None:
+        return Places()
+    machine, others = vm.machine, others or state.crowded_catalog(vm.key)
+    return _places(lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most)
+
+
+def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
+    created = Manifest(mapping(vm.machine.template), vm.machine.namespace)
+    return _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
+
+
+def _places(
+    candidate: Callable[[str, Catalog], Candidate], catalog: Catalog, others: Catalog | None, most: int | None
+) -> Places:
+    """Return the first nodes that pass the scheduler's rules, by their names."""
+    passing, failures = list[Candidate](), list[str]()
+    names = sorted(each.name for each in catalog.all_nodes())
+    for node in names:
+        found = candidate(node, catalog)
+        failed = first_failed_check(found, _CHECKS)
+        if failed is None:
+            passing.append(found)
+            if len(passing) == most:
+                break
+        elif failed.reason is not Reason.NODE_CORDONED:
+            failures.append(f"{node} {failed.detail}")
+    if not passing:
+        return Places(problem=": ".join([NO_NODE, *failures[:1]]))
+    nodes = tuple(each.node_name for each in passing)
+    sure = others is None or any(first_failed_check(candidate(node, others), _CHECKS) is None for node in nodes)
+    return Places(nodes, sure, "", passing[0].pod_facts)
+
+
+def where(targets: Sequence[str]) -> str:
+    """Return a phrase for the nodes that a VM may be on."""
+    return f"to {targets[0]}" + (f" or {len(targets) - 1} more" if targets[1:] else "")
+
+
+def _start_waiting(state: State) -> State:
+    """Start the VMs that wait for a node."""
+    for key, vm in state.vms.items():
+        if vm.phase is Phase.WAITS:
+            state = _next_pod(state, key)
+        elif vm.may_stop and vm.restarts:
+            state = _perhaps_restarted(state, vm)
+    return state
+
+
+def _stop_unused(state: State) -> State:
+    for volume, server in state.servers.items():
+        needed = bool(state.users(volume)) or any(state.other_users(volume))
+        if needed is not server.needed:
+            nodes = server.nodes if needed else ()
+            state = state.with_server(volume, replace(server, needed=needed, nodes=nodes, moved=True, follows=None))
+    return state
+
+
+def _place_servers(state: State) -> State:
+    """Place the share-managers that run nowhere."""
+    for volume, server in state.servers.items():
+        if server.needed and not server.nodes:
+            state = state.with_server(volume, _placed_server(volume, server, state))
+    return state
+
+
+def _placed_server(volume: str, server: Server, state: State) -> Server:
+    """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
+    pod = _server_pod(volume, state)
+    created = Manifest(pod, state.site.around.settings.longhorn_namespace)
+    nodes = _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, None).nodes
+    if not nodes:
+        return replace(server, why=NO_SERVER)
+    anywhere = replace(server, nodes=nodes, follows=None, certain=True, moved=True, why="")
+    users, settings = state.users(volume), state.site.around.settings
+    decision = decide(creation_request(pod, settings), state.catalog, settings)
+    voter = next((vm for vm in users if vm.nodes[:1] == (decision.node,)), None)
+    if decision.outcome is not Outcome.PREFERRED or voter is None or not is_enforced(voter):
+        return anywhere
+    if len(users) > 1 or any(state.other_users(volume)):  # which of them has most votes may depend on their nodes
+        certain = all(_is_settled(vm, server, state) and len(vm.nodes) == 1 for vm in users)
+        return replace(anywhere, nodes=(str(decision.node),)) if certain else anywhere
+    if not set(voter.nodes) <= set(nodes):
+        return anywhere
+    return replace(anywhere, nodes=voter.nodes, follows=voter.key, certain=_is_settled(voter, server, state))
+
+
+def is_enforced(vm: Vm) -> bool:
+    """Return whether the webhook changes pods."""
+    return vm.status.start is None or vm.status.start.enforced
+
+
+def _is_settled(vm: Vm, server: Server, state: State) -> bool:
+    """Return whether a VM is on its node when its share-manager starts, and does not reach it in the same step."""
+    return vm.placed_at < state.step or server.lost_at < state.step
+
+
+def _server_pod(volume: str, state: State) -> JsonObject:
+    """Return the next share-manager pod of a volume, as Longhorn creates it."""
+    namespace = state.site.around.settings.longhorn_namespace
+    labels = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: volume}
+    metadata = {"name": f"share-manager-{volume}", "namespace": namespace, "labels": labels}
+    return before_scheduling({"metadata": metadata, "spec": mapping(state.site.servers, volume)})
+
+
+def _delete_consumers(before: State, after: State) -> State:
+    """Note the VMs whose pods Longhorn may delete, because it has replaced a share-manager that they used before.
+
+    It does so only if the new share-manager started in a later second than it asked for a remount:
+    https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L686
+    """
+    if not deletes_pods(after.site.longhorn):
+        return after
+    for volume in after.servers:
+        for vm in after.users(volume) if was_replaced(volume, before, after) else ():
+            if vm.starts == before.vms[vm.key].starts:
+                after = _at_risk(after, after.vms[vm.key])
+    return after
+
+
+def was_replaced(volume: str, before: State, after: State) -> bool:
+    """Return whether the last step started a new share-manager for the users of a volume."""
+    old, new = before.servers[volume], after.servers[volume]
+    return bool(new.nodes) and old.needed and (new.lost_at == after.step or not old.nodes)
+
+
+def _at_risk(state: State, vm: Vm) -> State:
+    """Note that the pod of a VM may have been deleted. If so, KubeVirt has started it again, or it has stopped."""
+    state = state.with_vm(replace(vm, at_risk=True, may_stop=True))
+    return _perhaps_restarted(state, state.vms[vm.key]) if vm.restarts else state
+
+
+def _perhaps_restarted(state: State, vm: Vm) -> State:
+    """Return the state in which a VM either still runs, or has been started again, if a node can run it."""
+    restarted = _next_pod(_ended(state, vm, ""), vm.key).vms[vm.key]
+    if restarted.phase is not Phase.RUNS:
+        return state
+    nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
+    state = state.with_vm(replace(vm, may_stop=False, nodes=nodes))
+    volume, server = vm.status.volume, state.servers.get(vm.status.volume)
+    if server is None or nodes == vm.nodes:
+        return state
+    stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
+    return state.with_server(volume, replace(server, nodes=nodes) if stays else replace(server, certain=False))
+
+
+_APPLY: dict[Action, Callable[[State, Step], State]] = {
+    Action.RECOLOCATE: _recolocate,
+    Action.CORDON: _cordon,
+    Action.MIGRATE: _migrate,
+    Action.RESTART: _restart,
+    Action.STOP: _stop,
+    Action.DRAIN: _drain,
+    Action.UNCORDON: _cordon,
+    Action.START: _start,
+}
