@@ -114,7 +114,8 @@ class Sides:
 def main(rounds: int, seconds: float, disks: tuple[str, ...], delays: tuple[float, ...]) -> None:
     """Measure an NFS disk from its server's node and from another node."""
     if "NODE_NAMESPACES" not in os.environ:
-        sys.exit("run it in namespaces of its own: tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py")
+        print("skipped: it needs `tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py`", file=sys.stderr)
+        return
     found: dict[Key, list[tuple[float, float, float]]] = defaultdict(list)
     round_trips: dict[tuple[str, float], list[float]] = defaultdict(list)
     with TemporaryDirectory() as folder:

@@ -53,26 +53,30 @@ def test_after_a_power_cut_the_vm_starts_beside_its_new_share_manager(
         guests.wait_for_work(pod["metadata"]["name"])
         began = time.monotonic()
         cluster[lost].cut_power()
-        plane.wait(lambda: not cluster.is_ready(lost), 90, f"{lost} NotReady")
-        not_ready = time.monotonic() - began
-        storage = longhorn.wait_running(volume, other_than=lost)
-        served = time.monotonic() - began
-        assert controller.pod(vm)["spec"]["nodeName"] == lost  # it waits until the node is declared out of service
-        guests.change_node(lost, {"spec": {"taints": [OUT_OF_SERVICE]}})
-        declared = time.monotonic() - began
-        plane.wait(lambda: controller.pod(vm).get("spec", {}).get("nodeName", lost) != lost, 60, "another pod")
-        after = controller.wait_running(vm, START)
-        running = time.monotonic() - began
-        assert after["spec"]["nodeName"] == storage
-        guests.wait_for_work(after["metadata"]["name"])
+        try:
+            plane.wait(lambda: not cluster.is_ready(lost), 90, f"{lost} NotReady")
+            not_ready = time.monotonic() - began
+            longhorn.wait_running(volume, other_than=lost)
+            served = time.monotonic() - began
+            assert controller.pod(vm)["spec"]["nodeName"] == lost  # it waits until the node is declared out of service
+            guests.change_node(lost, {"spec": {"taints": [OUT_OF_SERVICE]}})
+            declared = time.monotonic() - began
+            plane.wait(lambda: controller.pod(vm).get("spec", {}).get("nodeName", lost) != lost, 60, "another pod")
+            after = controller.wait_running(vm, START)
+            running = time.monotonic() - began
+            # Without the old pod, Longhorn may stop the share-manager before the next pod is created. Then it follows.
+            node = after["spec"]["nodeName"]
+            plane.wait(lambda: longhorn.wait_running(volume, other_than=lost) == node, 60, f"the server on {node}")
+            guests.wait_for_work(after["metadata"]["name"])
+        finally:
+            set_taints(guests, lost)
+            cluster.start(lost)
         measured(
             f"power cut: node NotReady after {not_ready:.0f} s, share-manager elsewhere after {served:.0f} s; declared "
             f"out of service after {declared:.0f} s, VM beside its share-manager after {running:.0f} s"
         )
-        set_taints(guests, lost)
-        cluster.start(lost)
         plane.wait(lambda: all_ready(release), START, "two replicas")
-        assert controller.pod(vm)["spec"]["nodeName"] == storage
+        assert controller.pod(vm)["spec"]["nodeName"] == node
 
 
 def test_restarted_programs_of_a_node_leave_a_working_vm_alone(
@@ -162,15 +166,16 @@ def test_a_vm_starts_without_both_nodes_of_the_webhook_and_is_decided_after_thei
     guests.wait_bound("disk1")
     lost = {pod["spec"]["nodeName"] for pod in pods(release)}
     assert len(lost) == 2
-    (left,) = set(cluster.names) - lost
     for name in lost:
         cluster[name].cut_power()
-    began = time.monotonic()
-    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, nodeName=left))
-    created = time.monotonic() - began
-    assert "kubevirt-scheduler/decision" not in guests.annotations(pod)
-    guests.plane.wait(lambda: not any(map(cluster.is_ready, lost)), 90, "both nodes NotReady")
-    cluster.start(*lost)
+    try:
+        began = time.monotonic()
+        pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+        created = time.monotonic() - began
+        assert "kubevirt-scheduler/decision" not in guests.annotations(pod)
+        guests.plane.wait(lambda: not any(map(cluster.is_ready, lost)), 90, "both nodes NotReady")
+    finally:
+        cluster.start(*lost)
     back = time.monotonic()
     guests.plane.wait(lambda: guests.decision("disk1"), START, "a decision")
     measured(

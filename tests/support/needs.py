@@ -18,7 +18,7 @@ PACKAGED = {
     "buildah": (("buildah",), "buildah"),
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "ip": (("ip",), "iproute2"),
-    "mkfs": (("mkfs.ext4", "/usr/sbin/mkfs.ext4"), "e2fsprogs"),
+    "mkfs": (("mkfs.ext4",), "e2fsprogs"),
     "mmdebstrap": (("mmdebstrap",), "mmdebstrap"),
     "nft": (("nft",), "nftables"),
     "openssl": (("openssl",), "openssl"),
