@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-oldest test-live test-unit mutants check format docs lock image test-image test-node package push-charts bench clean
+.PHONY: help venv demo playground test test-oldest test-live test-unit mutants check format docs lock image test-image test-nodes package push-charts bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ ON_WORKERS = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The control plane's programs are built first, where their progress shows, and under CI those for a few tests, too. Each worker starts a control plane of its own.
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
-	$(BIN)/pytest --cov -m 'not image and not node' --durations 10 --durations-min 20 $(ON_WORKERS) $(ARGS)
+	$(BIN)/pytest --cov -m 'not image and not nodes' --durations 10 --durations-min 20 $(ON_WORKERS) $(ARGS)
 
 # `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
 OLDEST_TESTS = $(addprefix tests/e2e/test_,start.py guard.py release.py) \
@@ -136,11 +136,12 @@ image: ## build the image with docker, podman or buildah; IMAGE= sets its name, 
 test-image: venv ## build the image, run it as a pod would, and try a release; needs root, buildah and mmdebstrap
 	$(BIN)/pytest tests/image $(ARGS)
 
-# Two commands, because only the first needs the network.
-test-node: venv $(GO) ## run the image as the chart's pods under a real kubelet; needs root, buildah, mmdebstrap, runc and more
-	@$(BIN)/python -m tests.support.controlplane.build node >/dev/null
-	@$(BIN)/python -m tests.node.image
-	tests/support/node/enter $(BIN)/pytest tests/node $(ARGS)
+# The last command has no network. The others get what it needs.
+test-nodes: venv $(GO) ## run the image and VMs' disks on three real nodes in user-mode Linux; needs root, buildah, mmdebstrap
+	@$(BIN)/python -m tests.support.controlplane.build nodes >/dev/null
+	@$(BIN)/python -m tests.support.nodes.system >/dev/null
+	@$(BIN)/python -m tests.nodes.image
+	tests/support/nodes/enter $(BIN)/pytest tests/nodes -m 'not long' $(ARGS)
 
 # make package IMAGE=registry.example/kubevirt-scheduler:1 DIGEST=sha256:... SOURCE=https://... Push the image first: then DIGEST is
 # known, and the SBOM describes what nodes pull. DOWNLOADS is where dist/ is published, PLATFORMS the plugin's, such as linux-amd64.

@@ -17,13 +17,13 @@ from tests.support.controlplane import build
 PACKAGED = {
     "buildah": (("buildah",), "buildah"),
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
-    "cni": (("/usr/lib/cni/bridge",), "containernetworking-plugins"),
+    "ip": (("ip",), "iproute2"),
+    "mkfs": (("mkfs.ext4",), "e2fsprogs"),
     "mmdebstrap": (("mmdebstrap",), "mmdebstrap"),
     "nft": (("nft",), "nftables"),
     "openssl": (("openssl",), "openssl"),
     "prometheus": (("prometheus",), "prometheus"),
     "promtool": (("promtool",), "prometheus"),
-    "runc": (("runc",), "runc"),
 }
 PROGRAMS = (*PACKAGED, *build.RARE)
 # What the running test declares. None outside of tests, where each program may be used.

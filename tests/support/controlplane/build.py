@@ -47,18 +47,18 @@ TOOLS = {
     "krew": "sigs.k8s.io/krew/cmd/krew",
 }
 SYFT_MODULE = MODULE.parent / "syft"
-# A real node, and the only program of its pods.
-NODE_MODULE = MODULE.parent / "node"
-NODE = {
+# Real nodes, the program of their pods' sandboxes, and their CSI driver.
+NODES_MODULE = MODULE.parent / "nodes"
+NODES = {
     **{
         name: f"github.com/containerd/containerd/v2/cmd/{name}"
         for name in ("containerd", "containerd-shim-runc-v2", "ctr")
     },
     **{name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kubelet", "kube-proxy")},
-    "pause": ".",
+    **{name: f"./{name}" for name in ("pause", "csi")},
 }
 # `go build` names a program after the last folder of its package.
-BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager", "pause": "node"}
+BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager"}
 Source = str | Callable[[], str]  # of a file to be cached: its Go package, or what returns its content
 Sources = Mapping[str, Source]
 
@@ -113,7 +113,7 @@ def _paths(module: Path, names: Iterable[str]) -> dict[str, Path]:
 def _cache_folder(module: Path) -> Path:
     """Return a folder named by the hash of our Go files and go.sum, which pins the other sources."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    sources = b"".join(file.read_bytes() for file in [module / "go.sum", *sorted(module.glob("*.go"))])
+    sources = b"".join(file.read_bytes() for file in [module / "go.sum", *sorted(module.rglob("*.go"))])
     return home / "kubevirt-scheduler" / hashlib.sha256(sources).hexdigest()[:16]
 
 
@@ -228,7 +228,7 @@ def _print_progress(text: str, end: str = "\n") -> None:
 RARE: dict[str, tuple[Path, Sources]] = {
     "helm3": (HELM3_MODULE, {"helm3": HELM3}),
     CERT_MANAGER: (CERT_MANAGER_MODULE, {CERT_MANAGER: ".", CERT_MANAGER_CRDS: _crds}),
-    "node": (NODE_MODULE, NODE),
+    "nodes": (NODES_MODULE, NODES),
     "syft": (SYFT_MODULE, {"syft": "github.com/anchore/syft/cmd/syft"}),
     **{name: (TOOLS_MODULE, {name: package}) for name, package in TOOLS.items()},
 }

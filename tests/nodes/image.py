@@ -1,4 +1,4 @@
-"""Write the product's image for the real node, under the name that the chart's default values have."""
+"""Write the product's image for the nodes, under the name that the chart's default values have."""
 
 from __future__ import annotations
 

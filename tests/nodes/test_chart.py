@@ -1,0 +1,123 @@
+"""The chart's pods with the product's image, under real kubelets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.controlplane.api import Object
+from tests.support.helm_release import Release
+from tests.support.measured import Measured
+from tests.support.nodes.cluster import Cluster
+from tests.support.nodes.guests import NodeScenario
+from tests.support.pod_stream import PodStream
+
+pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
+ROLLOUT = "--timeout=240s"
+
+
+def pods(release: Release) -> list[Object]:
+    """Return the replicas that aren't being deleted."""
+    selector = "labelSelector=app.kubernetes.io%2Fcomponent%3Dwebhook"
+    found: list[Object] = release.plane.request("GET", f"/api/v1/namespaces/{release.namespace}/pods?{selector}")[
+        "items"
+    ]
+    return [each for each in found if not each["metadata"].get("deletionTimestamp")]
+
+
+def pids(cluster: Cluster, pod: Object) -> list[int]:
+    """Return the processes of a pod on its node, in the order of their start."""
+    return cluster[pod["spec"]["nodeName"]].pids(pod["metadata"]["uid"])
+
+
+def restarts(release: Release) -> list[int]:
+    """Return how often the container of each replica was restarted."""
+    return [status["restartCount"] for pod in pods(release) for status in pod["status"]["containerStatuses"]]
+
+
+def all_ready(release: Release) -> bool:
+    statuses = [status for pod in pods(release) for status in pod["status"].get("containerStatuses", [])]
+    return len(statuses) == 2 and all(status["ready"] for status in statuses)
+
+
+def send(cluster: Cluster, pod: Object, signal: str, *processes: int) -> None:
+    cluster[pod["spec"]["nodeName"]].run(f"kill -{signal} {' '.join(map(str, processes))}")
+
+
+def token_of(cluster: Cluster, pod: Object) -> str:
+    """Return the token that the kubelet has mounted into a replica."""
+    folder = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~projected"
+    return cluster[pod["spec"]["nodeName"]].run(f"cat {folder}/*/token")
+
+
+def test_the_chart_decides_through_its_service_and_passes_its_own_test(guests: NodeScenario, release: Release) -> None:
+    _, storage = guests.add_attached_volume()
+    guests.plane.wait(lambda: guests.target_node("disk1") == storage, 30, "a decision through the Service")
+    assert guests.wait_running(guests.create(guests.vm_pod("vm1", "disk1"))) == storage
+    assert "Phase:          Succeeded" in release.helm("test", release.name)
+    assert restarts(release) == [0, 0]
+    logs = release.plane.kubectl(
+        "logs", f"--namespace={release.namespace}", f"deployment/{release.fullname}", "--all-pods"
+    )
+    assert '"level":"error"' not in logs
+
+
+def test_no_creation_fails_during_an_upgrade_and_a_restart(
+    guests: NodeScenario, release: Release, measured: Measured
+) -> None:
+    plane = guests.plane
+    plane.wait(lambda: guests.decision("no-such-claim"), 20, "a decision")
+    before = {pod["metadata"]["uid"] for pod in pods(release)}
+    deployment = f"deployment/{release.fullname}", f"--namespace={release.namespace}"
+    with PodStream.of_scenario(guests) as stream:
+        release.upgrade("--reuse-values", "--set=settings.logLevel=info,podAnnotations.upgrade=one", "--wait", ROLLOUT)
+        plane.kubectl("rollout", "restart", *deployment)
+        plane.kubectl("rollout", "status", *deployment, ROLLOUT)
+        stream.wait_for_more(50)
+    measured(f"real kubelets: of {stream.count} creations during an upgrade and a restart {len(stream.failed)} failed")
+    assert before.isdisjoint(pod["metadata"]["uid"] for pod in pods(release))
+    assert (stream.failed, stream.missed) == ([], [])
+
+
+def test_a_replica_that_hangs_is_replaced_by_its_master_or_by_the_kubelet(
+    guests: NodeScenario, cluster: Cluster, release: Release, measured: Measured
+) -> None:
+    plane = guests.plane
+    plane.wait(lambda: all_ready(release), 60, "two replicas")
+    pod, before = pods(release)[0], sum(restarts(release))
+    worker = pids(cluster, pod)[-1]
+    send(cluster, pod, "STOP", worker)
+    plane.wait(lambda: worker not in pids(cluster, pod), 60, "another worker")
+    plane.wait(lambda: all_ready(release), 60, "two replicas after the worker's end")
+    # On a busy machine, the kubelet's probe may be faster than the master.
+    replaced_by = "the kubelet" if sum(restarts(release)) > before else "its master"
+    measured(f"a worker that hangs was replaced by {replaced_by}")
+    before = sum(restarts(release))
+    send(cluster, pod, "STOP", *pids(cluster, pod)[1:])  # all but the sandbox's
+    plane.wait(lambda: sum(restarts(release)) > before, 60, "a restart by the liveness probe")
+    plane.wait(lambda: all_ready(release), 60, "two replicas after the restart")
+    plane.wait(lambda: guests.decision("no-such-claim"), 20, "a decision")
+
+
+def test_a_restarted_kubelet_leaves_a_pinned_pod_alone_and_renews_the_token(
+    guests: NodeScenario, cluster: Cluster, release: Release
+) -> None:
+    """A kubelet that starts checks the required node affinity of the pods that run (canAdmitPod in kubelet.go)."""
+    plane = guests.plane
+    _, storage = guests.add_attached_volume()
+    plane.wait(lambda: guests.target_node("disk1") == storage, 30, "a decision")
+    pinned = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+    assert guests.wait_running(pinned) == storage
+    assert guests.annotations(pinned)["kubevirt-scheduler/decision"].startswith("CoScheduled")
+    running = pids(cluster, guests.get(pinned))
+    tokens = {pod["metadata"]["name"]: token_of(cluster, pod) for pod in pods(release)}
+    for machine in cluster.machines:
+        machine.run("kill_program kubelet; start kubelet")
+    cluster.wait_ready(cluster.names)
+    guests.wait_for_work(pinned)
+    after = guests.get(pinned)
+    assert (after["status"]["phase"], pids(cluster, after)) == ("Running", running)
+    # A kubelet that has started asks for another token, as it does for one that expires.
+    for pod in pods(release):
+        before = tokens[pod["metadata"]["name"]]
+        plane.wait(lambda pod=pod, before=before: token_of(cluster, pod) != before, 120, "another token")
+    plane.wait(lambda: guests.target_node("disk1") == storage, 20, "a decision")

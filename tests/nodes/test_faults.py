@@ -1,0 +1,186 @@
+"""What fails on real nodes: power, network, API server, programs. VMs do I/O meanwhile.
+
+The long ones run with `make test-nodes ARGS='-m long'`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.nodes.test_chart import all_ready, pids, pods
+from tests.support.controlplane.api import Object
+from tests.support.helm_release import Release
+from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
+from tests.support.nodes.cluster import Cluster
+from tests.support.nodes.guests import START, NodeScenario
+from tests.support.virt_controller import VirtController
+
+pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
+OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+# What an operation may take on a busy machine if nothing but the machine delays it.
+UNDISTURBED = 5.0
+
+
+def start_vm_with_its_server(guests: NodeScenario) -> tuple[str, str, str]:
+    """Start a VM that does I/O, from cold. Return its volume, its pod and the node of both."""
+    volume = guests.add_volume()
+    guests.wait_bound("disk1")
+    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+    node = guests.wait_running(pod)
+    assert guests.longhorn.wait_running(volume) == node
+    guests.wait_for_work(pod)
+    return volume, pod, node
+
+
+def set_taints(guests: NodeScenario, node: str, *taints: Object) -> None:
+    guests.change_node(node, {"spec": {"taints": list(taints) or None}})
+
+
+def test_after_a_power_cut_the_vm_starts_beside_its_new_share_manager(
+    guests: NodeScenario, cluster: Cluster, release: Release, measured: Measured
+) -> None:
+    plane, longhorn = guests.plane, guests.longhorn
+    with VirtController(guests) as controller:
+        volume = guests.add_volume()
+        guests.wait_bound("disk1")
+        vm = controller.add(guests.vm_pod("vm1", "disk1", work=True))
+        pod = controller.wait_running(vm, START)
+        lost = pod["spec"]["nodeName"]
+        assert longhorn.wait_running(volume) == lost
+        guests.wait_for_work(pod["metadata"]["name"])
+        began = time.monotonic()
+        cluster[lost].cut_power()
+        try:
+            plane.wait(lambda: not cluster.is_ready(lost), 90, f"{lost} NotReady")
+            not_ready = time.monotonic() - began
+            longhorn.wait_running(volume, other_than=lost)
+            served = time.monotonic() - began
+            assert controller.pod(vm)["spec"]["nodeName"] == lost  # it waits until the node is declared out of service
+            guests.change_node(lost, {"spec": {"taints": [OUT_OF_SERVICE]}})
+            declared = time.monotonic() - began
+            plane.wait(lambda: controller.pod(vm).get("spec", {}).get("nodeName", lost) != lost, 60, "another pod")
+            after = controller.wait_running(vm, START)
+            running = time.monotonic() - began
+            # Without the old pod, Longhorn may stop the share-manager before the next pod is created. Then it follows.
+            node = after["spec"]["nodeName"]
+            plane.wait(lambda: longhorn.wait_running(volume, other_than=lost) == node, 60, f"the server on {node}")
+            guests.wait_for_work(after["metadata"]["name"])
+        finally:
+            set_taints(guests, lost)
+            cluster.start(lost)
+        measured(
+            f"power cut: node NotReady after {not_ready:.0f} s, share-manager elsewhere after {served:.0f} s; declared "
+            f"out of service after {declared:.0f} s, VM beside its share-manager after {running:.0f} s"
+        )
+        plane.wait(lambda: all_ready(release), START, "two replicas")
+        assert controller.pod(vm)["spec"]["nodeName"] == node
+
+
+def test_restarted_programs_of_a_node_leave_a_working_vm_alone(
+    guests: NodeScenario, cluster: Cluster, measured: Measured
+) -> None:
+    _, pod, node = start_vm_with_its_server(guests)
+    running = pids(cluster, guests.get(pod))
+    cluster[node].run("kill_program kubelet; kill_program containerd; start containerd; start kubelet")
+    cluster.wait_ready([node])
+    guests.wait_for_work(pod)
+    assert pids(cluster, guests.get(pod)) == running
+    pause = guests.longest_pause(pod)
+    measured(f"kubelet and containerd restarted: the longest operation of the VM beside its server took {pause:.2f} s")
+    assert pause < UNDISTURBED
+
+
+def test_a_lost_network_pauses_only_the_vm_that_is_apart_from_its_server(
+    guests: NodeScenario, cluster: Cluster, measured: Measured
+) -> None:
+    """For 25 s, so that the node stays Ready: Longhorn would replace the share-manager of a node that isn't."""
+    _, together, node = start_vm_with_its_server(guests)
+    other = next(name for name in cluster.names if name != node)
+    guests.add_volume("disk2", node=node)
+    guests.wait_bound("disk2")
+    apart = guests.create(guests.vm_pod("vm2", "disk2", work=True, opt_in=None, nodeName=other))
+    assert guests.wait_running(apart) == other
+    guests.wait_for_work(apart)
+    cluster[node].cut_network()
+    try:
+        time.sleep(25)
+    finally:
+        cluster[node].restore_network()
+    cluster.wait_ready(cluster.names)
+    for pod in together, apart:
+        guests.wait_for_work(pod)
+    pauses = guests.longest_pause(together), guests.longest_pause(apart)
+    measured("25 s without a network: longest operation {:.2f} s beside the server, {:.2f} s apart".format(*pauses))
+    assert pauses[0] < UNDISTURBED < 20 < pauses[1]
+
+
+def test_a_live_move_of_a_share_manager_pauses_its_vm_and_loses_nothing(
+    guests: NodeScenario, cluster: Cluster, measured: Measured
+) -> None:
+    """As with Longhorn 1.7.2 to 1.11, or with its settings: the VM isn't restarted."""
+    volume, pod, node = start_vm_with_its_server(guests)
+    guests.longhorn.deletes_consumers = False
+    try:
+        guests.change_node(node, {"spec": {"unschedulable": True}})
+        guests.plane.request("DELETE", f"{guests.longhorn.pods}/share-manager-{volume}")
+        guests.longhorn.wait_running(volume, other_than=node)
+        guests.wait_for_work(pod, 300)
+    finally:
+        guests.change_node(node, {"spec": {"unschedulable": None}})
+        guests.longhorn.deletes_consumers = True
+    measured(f"live move of a share-manager: the VM's longest operation took {guests.longest_pause(pod):.1f} s")
+    assert guests.get(pod)["status"]["phase"] == "Running"
+    assert pids(cluster, guests.get(pod))
+
+
+@pytest.mark.long
+def test_without_an_api_server_vms_continue_and_decisions_follow_its_return(
+    guests: NodeScenario, cluster: Cluster, release: Release, measured: Measured
+) -> None:
+    _, pod, node = start_vm_with_its_server(guests)
+    running = pids(cluster, guests.get(pod))
+    guests.plane.stop_apiserver()
+    time.sleep(120)
+    guests.plane.start_apiserver()
+    back = time.monotonic()
+    guests.plane.wait(lambda: guests.target_node("disk1") == node, 60, "a decision")
+    measured(f"API server away for 120 s: a decision {time.monotonic() - back:.1f} s after its return")
+    cluster.wait_ready(cluster.names)
+    guests.plane.wait(lambda: all_ready(release), 60, "two replicas")
+    guests.wait_for_work(pod)
+    assert pids(cluster, guests.get(pod)) == running
+    assert guests.longest_pause(pod) < UNDISTURBED
+
+
+@pytest.mark.long
+def test_a_vm_starts_without_both_nodes_of_the_webhook_and_is_decided_after_their_return(
+    guests: NodeScenario, cluster: Cluster, longhorn: Longhorn, release: Release, measured: Measured
+) -> None:
+    """With `failurePolicy: Ignore`, the default, and with the default timeout."""
+    del longhorn
+    release.upgrade("--reuse-values", "--set=webhook.failurePolicy=Ignore,webhook.timeoutSeconds=3", "--wait")
+    guests.add_volume()
+    guests.wait_bound("disk1")
+    lost = {pod["spec"]["nodeName"] for pod in pods(release)}
+    assert len(lost) == 2
+    for name in lost:
+        cluster[name].cut_power()
+    try:
+        began = time.monotonic()
+        pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+        created = time.monotonic() - began
+        assert "kubevirt-scheduler/decision" not in guests.annotations(pod)
+        guests.plane.wait(lambda: not any(map(cluster.is_ready, lost)), 90, "both nodes NotReady")
+    finally:
+        cluster.start(*lost)
+    back = time.monotonic()
+    guests.plane.wait(lambda: guests.decision("disk1"), START, "a decision")
+    measured(
+        f"both nodes of the webhook lost: a VM's creation took {created:.1f} s; a decision "
+        f"{time.monotonic() - back:.0f} s after the nodes were Ready again"
+    )
+    guests.plane.wait(lambda: all_ready(release), START, "two replicas")
+    release.upgrade("--reuse-values", "--set=webhook.failurePolicy=Fail,webhook.timeoutSeconds=10", "--wait")

@@ -1,0 +1,1 @@
+"""Three real nodes in user-mode Linux, beside the tests' control plane."""

@@ -1,0 +1,158 @@
+"""A scenario on real nodes: its VMs are containers that use their disk as a guest does, in pods like KubeVirt's."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.longhorn import Longhorn
+from tests.support.nodes.cluster import Cluster
+from tests.support.nodes.images import PAUSE, TOOLS
+from tests.support.scenario import HOSTNAME, POOL, Scenario
+
+PROGRAM = ["python3", "/share/guest/guest.py"]
+PROGRAMS = ("guest", "benchmark")  # folders of /share
+START = 120  # seconds, which plane.wait multiplies: for a share-manager, a mount and a container
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a guest measured: milliseconds, and the bytes that crossed each node's link meanwhile."""
+
+    size: str
+    kind: str
+    operations: int
+    seconds: float
+    median: float
+    late: float
+    link_bytes: dict[str, int]
+
+    @property
+    def data(self) -> int:
+        """Return the bytes that the guest read or wrote, with the operations before the measured ones."""
+        return int(self.operations * (4096 if self.size == "4 KiB" else 1 << 20))
+
+    def crossing(self, node: str) -> float:
+        """Return how many bytes crossed the link of a node for each byte that the guest read or wrote."""
+        return self.link_bytes[node] / self.data
+
+    def __str__(self) -> str:
+        links = ", ".join(f"{name} {number / self.operations:,.0f}" for name, number in self.link_bytes.items())
+        return (
+            f"{self.size} {self.kind}: {self.operations} operations, median {self.median:.2f} ms, p99 {self.late:.2f} "
+            f"ms; bytes on the link for each: {links}"
+        )
+
+
+class NodeScenario(Scenario):
+    """A scenario whose nodes are the cluster's. Only one at a time can exist."""
+
+    def __init__(self, cluster: Cluster, longhorn: Longhorn) -> None:
+        self.cluster = cluster
+        super().__init__(cluster.plane, longhorn, None)
+        self._label_nodes(self.namespace)
+        self.wait_ready(cluster.names)
+
+    def add_nodes(self, count: int, *_: object, **__: object) -> list[str]:  # type: ignore[override]
+        """Return names of real nodes."""
+        return self.cluster.names[:count]
+
+    def vm_pod(self, name: str, *claims: str, work: bool = False, **spec: Any) -> Object:  # type: ignore[override]
+        """Return a virt-launcher pod whose container plays the guest. If it is to `work`, it does so all the time."""
+        pod = super().vm_pod(name, *claims, **spec)
+        pod_spec = pod["spec"]
+        compute = next(each for each in pod_spec["containers"] if each["name"] == "compute")
+        folders = [{"name": each, "hostPath": {"path": f"/share/{each}"}} for each in PROGRAMS]
+        mounts = [{"name": each, "mountPath": f"/share/{each}", "readOnly": True} for each in PROGRAMS]
+        mounts += [{"name": f"disk-{number}", "mountPath": f"/disks/{claim}"} for number, claim in enumerate(claims)]
+        compute |= {
+            "image": TOOLS,
+            "command": [*PROGRAM, "work", disk_of(claims[0])] if work else [*PROGRAM, "wait"],
+            "volumeMounts": mounts,
+        }
+        del compute["args"]
+        # A node has less memory than the recorded VM.
+        compute["resources"]["requests"] |= {"memory": "64Mi", "cpu": "10m"}
+        disks = [each for each in pod_spec["volumes"] if "persistentVolumeClaim" in each]
+        pod_spec |= {"containers": [compute], "initContainers": [], "volumes": disks + folders}
+        del pod_spec["readinessGates"]  # virt-handler sets its condition
+        pod_spec["terminationGracePeriodSeconds"] = 5
+        return pod
+
+    def create_consumer(self, claim: str, node: str = "", opt_in: bool = False) -> str:
+        """Create a pod that uses a claim but isn't a VM, with an image that the nodes have, and wait until it runs."""
+        selector = {POOL: self.namespace} | ({HOSTNAME: node} if node else {})
+        volumes = [{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]
+        metadata = {"annotations": {"kubevirt-scheduler/co-schedule": "true"}} if opt_in else {}
+        container = {"name": "main", "image": PAUSE, "volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+        spec = {"containers": [container], "volumes": volumes, "nodeSelector": selector}
+        pod = self.create({"metadata": {"generateName": "user-"} | metadata, "spec": spec})
+        self.wait_running(pod)
+        return pod
+
+    def fill(self, node: str, **requests: str) -> None:
+        """Create a pod with these resource requests on a node."""
+        container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
+        spec = {"containers": [container], "nodeName": node}
+        self.wait_running(self.create({"metadata": {"generateName": "filler-"}, "spec": spec}))
+
+    def wait_running(self, pod: str, seconds: float = START) -> str:
+        return super().wait_running(pod, seconds)
+
+    def measure(
+        self, pod: str, claim: str, size: str, kind: str, *, seconds: float = 1.5, in_flight: int = 1
+    ) -> Result:
+        """Measure one kind of operation on a disk of a running pod."""
+        found = self.get(pod)
+        machine = self.cluster[found["spec"]["nodeName"]]
+        process = machine.pids(found["metadata"]["uid"])[-1]
+        enter = f"nsenter --target {process} --mount --root --wd=/ --"
+        arguments = [*PROGRAM, "measure", disk_of(claim), f"'{size}'", kind]
+        # Once without measuring: the disk is filled, and all programs are in memory.
+        machine.run(f"{enter} {' '.join([*arguments, '0.1', '1'])}", 600)
+        before = self.cluster.link_bytes()
+        output = machine.run(f"{enter} {' '.join([*arguments, str(seconds), str(in_flight)])}", 600)
+        crossed = {name: number - before[name] for name, number in self.cluster.link_bytes().items()}
+        result = json.loads(output.splitlines()[-1])
+        assert result.pop("direct"), "the disk was not opened with O_DIRECT"
+        return Result(size, kind, **result, link_bytes=crossed)
+
+    def work_log(self, pod: str) -> list[dict[str, Any]]:
+        """Return the lines that a working guest has printed."""
+        text = self.plane.kubectl("logs", pod, f"--namespace={self.namespace}")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def longest_pause(self, pod: str) -> float:
+        """Return the seconds of the longest operation of a working guest so far."""
+        return max((float(line["longest"]) for line in self.work_log(pod)), default=0.0)
+
+    def wait_for_work(self, pod: str, seconds: float = START) -> int:
+        """Wait until a working guest has done something more, and return the number of its last record."""
+        before = len(self.work_log(pod))
+        self.plane.wait(lambda: len(self.work_log(pod)) >= before + 2, seconds, f"I/O of pod {pod}")
+        return int(self.work_log(pod)[-1]["last"])
+
+    def close(self) -> None:
+        """Delete everything but the namespace and the nodes. The share-managers end after their clients."""
+        self.plane.request("DELETE", f"{self.pods}?gracePeriodSeconds=5")
+        self.plane.wait(lambda: not self.plane.request("GET", self.pods)["items"], START, "the end of the guests")
+        for volume in self.volumes:
+            self.plane.wait(lambda volume=volume: self._has_stopped(volume), START, f"the end of {volume}'s server")  # type: ignore[misc]
+        self._label_nodes(None)
+        super().close()
+
+    def _has_stopped(self, volume: str) -> bool:
+        return self.longhorn.pod(volume) is None
+
+    def _label_nodes(self, pool: str | None) -> None:
+        for name in self.cluster.names:
+            with suppress(ApiError):
+                self.plane.request("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {POOL: pool}}})
+
+
+def disk_of(claim: str) -> str:
+    """Return the path of a disk in the container."""
+    return f"/disks/{claim}/disk.img"
