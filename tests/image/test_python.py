@@ -30,7 +30,7 @@ python3 -m venv /venv
 /venv/bin/pip install --quiet --require-hashes -r requirements-dev.lock
 /venv/bin/pip install --quiet --no-deps --no-build-isolation -e .
 export PATH=/venv/bin:$PATH
-exec pytest -q -m "not controlplane and not needs and not image and not node" --numprocesses 2 --dist loadfile
+exec pytest -q -m "not controlplane and not needs and not image and not nodes" --numprocesses 2 --dist loadfile
 '
 """
 
