@@ -266,3 +266,32 @@ def test_a_missing_snapshot_is_an_error_and_a_malformed_object_a_warning(run: Ru
     odd = write_yaml(tmp_path, node(allocatable={"cpu": "lots"}), name="odd.yaml")
     warning = f"Warning: {odd}: document 1: Node node-a: a resource quantity is not a number with a unit; ignored\n"
     assert warning in run(vm, "--snapshot", str(odd)).stderr
+
+
+DISK = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
+TEMPLATE = vm("any", volumes=[DISK])["spec"]["template"]
+OF_TEMPLATES: dict[str, Object] = {
+    "VirtualMachineInstance": {
+        "apiVersion": "kubevirt.io/v1",
+        "metadata": TEMPLATE["metadata"],
+        "spec": TEMPLATE["spec"],
+    },
+    "VirtualMachineInstanceReplicaSet": {"apiVersion": "kubevirt.io/v1", "spec": {"replicas": 2, "template": TEMPLATE}},
+    "VirtualMachinePool": {
+        "apiVersion": "pool.kubevirt.io/v1beta1",
+        "spec": {"virtualMachineTemplate": {"spec": {"template": TEMPLATE}}},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", OF_TEMPLATES)
+@pytest.mark.parametrize("namespace", ["default", "elsewhere"])
+def test_the_next_pod_of_each_kind_of_vmi_is_decided_in_the_namespace_of_the_option(
+    run: RunInject, tmp_path: Path, kind: str, namespace: str
+) -> None:
+    manifest = OF_TEMPLATES[kind] | {"kind": kind}
+    manifest["metadata"] = manifest.get("metadata", {}) | {"name": "any"}
+    result = run(write_yaml(tmp_path, manifest), "-n", namespace, "-o", "json")
+    (review,) = json.loads(result.stdout)
+    expected = "CoScheduled" if namespace == "default" else "NoShareManager"  # the claim is in `default` only
+    assert review["decision"]["reason"] == expected

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from webhook.catalog.kind import key_of
 from webhook.catalog.kinds import VIRTUAL_MACHINES
@@ -18,6 +19,7 @@ from webhook.placement.patch import apply_patch
 from webhook.reading import documents, kubernetes_yaml, snapshot
 from webhook.reading.documents import Document, Kind
 
+KUBEVIRT_GROUP, POOL_GROUP = "kubevirt.io", "pool.kubevirt.io"
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 # The name of an object that the webhook reviews, the object before and after the patch, and the decision.
@@ -33,18 +35,20 @@ Reviewed = tuple[str, JsonObject, JsonObject, Injection]
     "diff",
     text="yaml: the mutated objects. json: a list of the decisions, with the JSON patches. diff: the changes.",
 )
+@click.option("-n", "--namespace", metavar="NAME", help="The namespace of objects that name none. Default: as kubectl.")
 @live_options
-def inject(file: Path, output: str) -> None:
+def inject(file: Path, output: str, namespace: str | None) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
-    and objects of other kinds unchanged. The objects of FILE count as if they were in the cluster; a claim or a node
+    a VirtualMachineInstance, and the template of a VirtualMachineInstanceReplicaSet or a VirtualMachinePool. It prints
+    objects of other kinds unchanged. The objects of FILE count as if they were in the cluster; a claim or a node
     that the cluster has stays as it is. The command changes nothing in the cluster. Without a snapshot, it reads the
     objects that the decision needs from the cluster of the kubeconfig.
 
     \b
     Examples:
-      kubevirt-scheduler inject -f vm.yaml
+      kubevirt-scheduler inject -f vm.yaml -n shop
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
       kubevirt-scheduler inject -f review.json --snapshot cluster.json -o json
@@ -52,6 +56,7 @@ def inject(file: Path, output: str) -> None:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
     fleet, results = read_fleet(), list[Reviewed]()
+    fleet = replace(fleet, namespace=namespace or fleet.namespace)
     for document in received:
         snapshot.add(fleet.inventory, document, fleet.namespace)
     mutated = [each.map_objects(partial(_mutate, fleet, results, each)) for each in received]
@@ -75,11 +80,15 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     """Return an object with the webhook's patch: the next pod of a VM, the object of an AdmissionReview."""
     settings = fleet.webhook.settings
     item = in_namespace(fleet.namespace, kind, item)
-    if VIRTUAL_MACHINES.is_of(*kind):
+    if template := _template(kind, item):
+        metadata = {"namespace": fleet.namespace or "default"} | mapping(item, "metadata")
+        item = {"metadata": metadata, "spec": {"template": template}}
+        fleet.inventory.vms[key_of(item)] = item
+    if template or VIRTUAL_MACHINES.is_of(*kind):
         pod, missing = fleet.inventory.next_pod(None, key_of(item), settings)
         if pod is None:
             problem = f"{missing} not found" if missing else "a field is malformed"
-            raise document.error(f"VirtualMachine {text(item, 'metadata', 'name')}: {problem}")
+            raise document.error(f"{kind[1]} {text(item, 'metadata', 'name')}: {problem}")
         kind, item = ("v1", "Pod"), pod
     request = request_from(document, kind, item, settings)
     if request is None:
@@ -89,6 +98,21 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     after = apply_patch(injection.patch or [], before)
     results.append((pod_name(request), before, after, injection))
     return after
+
+
+def _template(kind: Kind, item: JsonObject) -> JsonObject:
+    """Return the template of the VMIs of an object other than a VM; empty if it has none."""
+    match kind[1] if kind[0].partition("/")[0] in (KUBEVIRT_GROUP, POOL_GROUP) else "":
+        case "VirtualMachineInstance":
+            metadata = mapping(item, "metadata")
+            return {"metadata": {name: mapping(metadata, name) for name in ("labels", "annotations")}} | {
+                "spec": mapping(item, "spec")
+            }
+        case "VirtualMachineInstanceReplicaSet":
+            return mapping(item, "spec", "template")
+        case "VirtualMachinePool":
+            return mapping(item, "spec", "virtualMachineTemplate", "spec", "template")
+    return {}
 
 
 def _diff(file: str, reviewed: str, before: JsonObject, after: JsonObject, _: Injection) -> str:
