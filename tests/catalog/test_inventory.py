@@ -6,6 +6,7 @@ from tests.support.builders import (
     Object,
     claim,
     hotplug_pod,
+    labeled_namespace,
     node,
     share_manager_pod,
 )
@@ -147,3 +148,8 @@ def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:
     assert (first.name, first.share_managers) == ("node-a", 1)
     assert first.requested == {"cpu": 0.25, "memory": 0.5, "pods": 0.4}
     assert (second.name, second.share_managers, second.requested) == ("node-b", 0, {})
+
+
+def test_the_inventory_lists_the_namespaces_that_it_knows() -> None:
+    assert inventory(labeled_namespace("shop"), labeled_namespace("default")).namespaces() == ["shop", "default"]
+    assert inventory().namespaces() == []

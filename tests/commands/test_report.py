@@ -255,9 +255,9 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     known = write_manifests(
         snapshot.parent, *(labeled_namespace(name) for name in ("default", "other")), name="ns.yaml"
     )
-    wrong = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "defaul", "--fail-on", "apart")
+    wrong = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "defaultx", "--fail-on", "apart")
     assert (wrong.exit_code, wrong.stdout) == (2, "")
-    assert 'Error: namespace "defaul" not found; did you mean "default"?' in wrong.stderr
+    assert 'Error: namespace "defaultx" not found; did you mean "default"?' in wrong.stderr
     empty = run_report("--snapshot", snapshot, "--snapshot", known, "-n", "other")
     assert (empty.exit_code, "No VM found in namespace other" in empty.stderr) == (0, True)
     labeled = run_report("--snapshot", snapshot, "-n", "default", "-l", "app=none").stderr
