@@ -219,3 +219,15 @@ def test_a_vm_whose_pod_is_deleted_waits_for_a_node_that_can_run_it() -> None:
     nodes = [NODES[0], node("node-b", unschedulable=True), full]
     found = drain(*nodes, *SERVED, *on("node-b", "disk1", pod=BIG), longhorn=DELETES)
     assert what_happens(found) == ("I/O pauses, then may stop until uncordon", "MayBeApart")
+
+
+def test_a_vm_that_migrated_would_only_lose_its_disk_is_stopped_instead() -> None:
+    vms = on("node-a", "disk1", strategy="None", run="RerunOnFailure")
+    found = ordered(*NODES, *LIMITED, *vms)
+    assert [line.split()[1] for line in lines(found) if "virtctl" in line] == ["stop", "start"]
+    assert what_happens(found)[0] == "Stops until it is started, then may migrate"
+
+
+def test_few_targets_leave_open_where_a_share_manager_starts() -> None:
+    found = drain(*NODES, *SERVED, *on("node-b", "disk1", opt_in=False), most=1)
+    assert what_happens(found) == ("I/O pauses", "MayBeApart")

@@ -16,7 +16,16 @@ from webhook.fleet.simulation.events import Effect, Event
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
-from webhook.fleet.simulation.steps import NO_SERVER, Action, Step, apply, targets_of, was_replaced, where
+from webhook.fleet.simulation.steps import (
+    NO_SERVER,
+    Action,
+    Step,
+    apply,
+    is_servable,
+    targets_of,
+    was_replaced,
+    where,
+)
 from webhook.fleet.states import Status, assess
 from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command
 from webhook.placement.objects.facts import Key, Pod
@@ -163,9 +172,10 @@ def _cordon(_: State, nodes: Sequence[str]) -> Iterator[Step]:
 
 def _stop_diskless(state: State, nodes: Sequence[str]) -> Iterator[Step]:
     """Stop VMs whose disks no other node can serve."""
-    drained = apply(state, Step(Action.DRAIN, tuple(nodes)))
-    for key, vm in drained.vms.items():
-        if vm.phase is Phase.RUNS and _hangs(vm, drained) and _is_named(vm):
+    lost = (volume for volume, server in state.servers.items() if not set(server.nodes).isdisjoint(nodes))
+    unservable = {volume for volume in lost if not is_servable(volume, state)}
+    for key, vm in state.vms.items() if unservable else ():
+        if vm.phase is Phase.RUNS and not unservable.isdisjoint(vm.volumes) and _is_named(vm):
             yield Step(Action.STOP, vms=(key,), why=NO_SERVER)
 
 

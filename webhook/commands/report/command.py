@@ -19,7 +19,7 @@ from webhook.placement.opt_in import opt_in_mistake
 
 COLUMNS = 100  # without a terminal
 EXIT_APART = 1
-MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matrix.js), which take 20 ms each
+MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matrix.js), which take 70 ms each
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")

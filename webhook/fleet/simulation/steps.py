@@ -5,8 +5,9 @@ lose their node, the webhook steers them to a VM, KubeVirt starts VMs that were 
 the pods that used a share-manager which it has replaced.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -276,12 +277,15 @@ def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
 
 
 def _places(
-    candidate: Callable[[str, Catalog], Candidate], catalog: Catalog, others: Catalog | None, most: int | None
+    candidate: Callable[[str, Catalog], Candidate],
+    catalog: Catalog,
+    others: Catalog | None,
+    most: int | None,
+    among: Collection[str] = (),
 ) -> Places:
-    """Return the first nodes that pass the scheduler's rules, by their names."""
+    """Return the first nodes that pass the scheduler's rules, by their names; of those `among` which, or of all."""
     passing, failures = list[Candidate](), list[str]()
-    names = sorted(each.name for each in catalog.all_nodes())
-    for node in names:
+    for node in sorted(among or (each.name for each in catalog.all_nodes())):
         found = candidate(node, catalog)
         failed = first_failed_check(found, _CHECKS)
         if failed is None:
@@ -333,10 +337,12 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
     pod = _server_pod(volume, state)
     created = Manifest(pod, state.site.around.settings.longhorn_namespace)
-    nodes = _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, None).nodes
+    fitting = partial(_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
+    nodes = fitting(state.most).nodes
     if not nodes:
         return replace(server, why=NO_SERVER)
-    anywhere = replace(server, nodes=nodes, follows=None, certain=True, moved=True, why="")
+    all_known = len(nodes) != state.most
+    anywhere = replace(server, nodes=nodes, follows=None, certain=all_known, moved=True, why="")
     users, settings = state.users(volume), state.site.around.settings
     decision = decide(creation_request(pod, settings), state.catalog, settings)
     voter = next((vm for vm in users if vm.nodes[:1] == (decision.node,)), None)
@@ -344,10 +350,16 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
         return anywhere
     if len(users) > 1 or any(state.other_users(volume)):  # which of them has most votes may depend on their nodes
         certain = all(_is_settled(vm, server, state) and len(vm.nodes) == 1 for vm in users)
-        return replace(anywhere, nodes=(str(decision.node),)) if certain else anywhere
-    if not set(voter.nodes) <= set(nodes):
+        return replace(anywhere, nodes=(str(decision.node),), certain=True) if certain else anywhere
+    if len(fitting(None, voter.nodes).nodes) < len(voter.nodes):
         return anywhere
     return replace(anywhere, nodes=voter.nodes, follows=voter.key, certain=_is_settled(voter, server, state))
+
+
+def is_servable(volume: str, state: State) -> bool:
+    """Return whether a node can run the next share-manager of a volume now."""
+    created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
+    return bool(_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
 
 
 def is_enforced(vm: Vm) -> bool:
