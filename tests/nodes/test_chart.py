@@ -113,7 +113,7 @@ def test_a_restarted_kubelet_leaves_a_pinned_pod_alone_and_renews_the_token(
     for machine in cluster.machines:
         machine.run("kill_program kubelet; start kubelet")
     cluster.wait_ready(cluster.names)
-    guests.wait_for_work(pinned)
+    guests.wait_for_work("vm1")
     after = guests.get(pinned)
     assert (after["status"]["phase"], pids(cluster, after)) == ("Running", running)
     # A kubelet that has started asks for another token, as it does for one that expires.

@@ -31,7 +31,7 @@ def start_vm_with_its_server(guests: NodeScenario) -> tuple[str, str, str]:
     pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
     node = guests.wait_running(pod)
     assert guests.longhorn.wait_running(volume) == node
-    guests.wait_for_work(pod)
+    guests.wait_for_work("vm1")
     return volume, pod, node
 
 
@@ -50,7 +50,7 @@ def test_after_a_power_cut_the_vm_starts_beside_its_new_share_manager(
         pod = controller.wait_running(vm, START)
         lost = pod["spec"]["nodeName"]
         assert longhorn.wait_running(volume) == lost
-        guests.wait_for_work(pod["metadata"]["name"])
+        guests.wait_for_work(vm)
         began = time.monotonic()
         cluster[lost].cut_power()
         try:
@@ -67,7 +67,7 @@ def test_after_a_power_cut_the_vm_starts_beside_its_new_share_manager(
             # Without the old pod, Longhorn may stop the share-manager before the next pod is created. Then it follows.
             node = after["spec"]["nodeName"]
             plane.wait(lambda: longhorn.wait_running(volume, other_than=lost) == node, 60, f"the server on {node}")
-            guests.wait_for_work(after["metadata"]["name"])
+            guests.wait_for_work(vm)
         finally:
             set_taints(guests, lost)
             cluster.start(lost)
@@ -86,9 +86,9 @@ def test_restarted_programs_of_a_node_leave_a_working_vm_alone(
     running = pids(cluster, guests.get(pod))
     cluster[node].run("kill_program kubelet; kill_program containerd; start containerd; start kubelet")
     cluster.wait_ready([node])
-    guests.wait_for_work(pod)
+    guests.wait_for_work("vm1")
     assert pids(cluster, guests.get(pod)) == running
-    pause = guests.longest_pause(pod)
+    pause = guests.longest_pause("vm1")
     measured(f"kubelet and containerd restarted: the longest operation of the VM beside its server took {pause:.2f} s")
     assert pause < UNDISTURBED
 
@@ -97,22 +97,22 @@ def test_a_lost_network_pauses_only_the_vm_that_is_apart_from_its_server(
     guests: NodeScenario, cluster: Cluster, measured: Measured
 ) -> None:
     """For 25 s, so that the node stays Ready: Longhorn would replace the share-manager of a node that isn't."""
-    _, together, node = start_vm_with_its_server(guests)
+    _, _, node = start_vm_with_its_server(guests)
     other = next(name for name in cluster.names if name != node)
     guests.add_volume("disk2", node=node)
     guests.wait_bound("disk2")
     apart = guests.create(guests.vm_pod("vm2", "disk2", work=True, opt_in=None, nodeName=other))
     assert guests.wait_running(apart) == other
-    guests.wait_for_work(apart)
+    guests.wait_for_work("vm2")
     cluster[node].cut_network()
     try:
         time.sleep(25)
     finally:
         cluster[node].restore_network()
     cluster.wait_ready(cluster.names)
-    for pod in together, apart:
-        guests.wait_for_work(pod)
-    pauses = guests.longest_pause(together), guests.longest_pause(apart)
+    for vm in "vm1", "vm2":
+        guests.wait_for_work(vm)
+    pauses = guests.longest_pause("vm1"), guests.longest_pause("vm2")
     measured("25 s without a network: longest operation {:.2f} s beside the server, {:.2f} s apart".format(*pauses))
     assert pauses[0] < UNDISTURBED < 20 < pauses[1]
 
@@ -127,11 +127,11 @@ def test_a_live_move_of_a_share_manager_pauses_its_vm_and_loses_nothing(
         guests.change_node(node, {"spec": {"unschedulable": True}})
         guests.plane.request("DELETE", f"{guests.longhorn.pods}/share-manager-{volume}")
         guests.longhorn.wait_running(volume, other_than=node)
-        guests.wait_for_work(pod, 300)
+        guests.wait_for_work("vm1", 300)
     finally:
         guests.change_node(node, {"spec": {"unschedulable": None}})
         guests.longhorn.deletes_consumers = True
-    measured(f"live move of a share-manager: the VM's longest operation took {guests.longest_pause(pod):.1f} s")
+    measured(f"live move of a share-manager: the VM's longest operation took {guests.longest_pause('vm1'):.1f} s")
     assert guests.get(pod)["status"]["phase"] == "Running"
     assert pids(cluster, guests.get(pod))
 
@@ -150,9 +150,9 @@ def test_without_an_api_server_vms_continue_and_decisions_follow_its_return(
     measured(f"API server away for 120 s: a decision {time.monotonic() - back:.1f} s after its return")
     cluster.wait_ready(cluster.names)
     guests.plane.wait(lambda: all_ready(release), 60, "two replicas")
-    guests.wait_for_work(pod)
+    guests.wait_for_work("vm1")
     assert pids(cluster, guests.get(pod)) == running
-    assert guests.longest_pause(pod) < UNDISTURBED
+    assert guests.longest_pause("vm1") < UNDISTURBED
 
 
 @pytest.mark.long

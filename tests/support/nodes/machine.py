@@ -37,7 +37,7 @@ def prepare(system: System, folder: Path) -> None:
         (STATE / name).mkdir(parents=True)
     for name in "bin", "lib", "lib64":
         (STATE / name).symlink_to(f"usr/{name}")
-    for name in "bin", "benchmark", "guest", "volumes", *NAMES:
+    for name in "bin", "benchmark", "guest", "volumes", "work", *NAMES:
         (STATE / "share" / name).mkdir(parents=True)
     (folder / "disks").mkdir()
     mount("--rbind", "/dev", STATE / "dev")
@@ -172,11 +172,11 @@ class Machine:
         return sorted(int(line.split("/")[2]) for line in found.splitlines())
 
     def cut_network(self) -> None:
-        """Unplug the machine's cable."""
-        _ip("link", "set", self.link, "down")
+        """Take the machine's link out of the bridge. User-mode Linux can't cope with a link that goes down."""
+        _ip("link", "set", self.link, "nomaster")
 
     def restore_network(self) -> None:
-        _ip("link", "set", self.link, "up")
+        _ip("link", "set", self.link, "master", "br0")
 
     def link_bytes(self) -> int:
         """Return how many bytes have passed the machine's link so far, in both directions."""

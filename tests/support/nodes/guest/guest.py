@@ -1,7 +1,7 @@
 """The guest of a VM, in its pod's container: it uses the disk as QEMU would for a guest.
 
 guest.py wait                                   wait for SIGTERM
-guest.py work DISK                              write and read back records, and print a line for each second
+guest.py work DISK LOG                          write and read back records, and write a line to the log each second
 guest.py measure DISK SIZE KIND SECONDS COUNT   measure with COUNT operations in flight, and print the result
 guest.py sweep DISK SECONDS                     measure all, with 1 and 8 in flight, and the bytes on the node's link
 """
@@ -61,9 +61,10 @@ def link_bytes() -> int:
     return sum(int(Path(f"/sys/class/net/vec0/statistics/{name}_bytes").read_text()) for name in ("rx", "tx"))
 
 
-def work(disk: str) -> None:
-    """Write records in turn and read each one back. Print the operations and the longest one of each second."""
+def work(disk: str, log: str) -> None:
+    """Write records in turn and read each one back. Log the operations and the longest one of each second."""
     file, _ = probe.open_disk(disk)
+    lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     buffer = mmap.mmap(-1, BLOCK)
     number = 0
     while True:
@@ -78,7 +79,8 @@ def work(disk: str) -> None:
             operations += 1
             if buffer[:8] != number.to_bytes(8, "big"):
                 sys.exit(f"record {number} was read back as {bytes(buffer[:8])!r}")
-        print(json.dumps({"last": number, "operations": operations, "longest": round(longest, 3)}), flush=True)
+        line = {"last": number, "operations": operations, "longest": round(longest, 3)}
+        os.write(lines, f"{json.dumps(line)}\n".encode())
 
 
 if __name__ == "__main__":
