@@ -128,6 +128,12 @@ def test_the_order_has_a_step_for_a_vm(row: tuple[str, list[Object], dict[str, A
     assert not any("block" in words_of(vm.events).lower() for vm in found.vms)
 
 
+def test_a_vmi_without_a_vm_has_to_be_created_again() -> None:
+    found = ordered(*NODES, *without_vm(on("node-a", **NOT_MIGRATABLE)))
+    (comment,) = (comment for command, comment in commands(found) if command.startswith("kubectl delete"))
+    assert comment.endswith("create it again from its manifest afterwards")
+
+
 def test_a_stopped_share_manager_leaves_its_vms_without_a_disk_until_uncordon() -> None:
     found = drain(*NODES, *LIMITED, *on("node-a", "disk1", strategy="None"))
     assert what_happens(found) == ("Restarts, then I/O hangs until uncordon", "Apart")

@@ -37,6 +37,7 @@ _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _MOVES = (Effect.MIGRATES, Effect.RESTARTS)
 _LASTING = frozenset({Effect.IO_HANGS, Effect.STOPS, Effect.BLOCKS})
 MAY_DELETE = "Longhorn may delete its pod once the new share-manager runs"
+RECREATE = "; create it again from its manifest afterwards"
 DRAIN = "--ignore-daemonsets --delete-emptydir-data"
 COMMANDS = {Action.MIGRATE: migrate_command, Action.RESTART: restart_command, Action.STOP: stop_command}
 
@@ -410,5 +411,6 @@ def commands(drain: Drain) -> Iterator[tuple[str, str]]:
             case Action.START:
                 yield start_command(machines[0], halted=state.vms[step.vms[0]].halted), step.why
             case _:
-                yield COMMANDS[step.action](machines[0]), step.why
+                again = step.action is Action.STOP and not machines[0].is_vm
+                yield COMMANDS[step.action](machines[0]), step.why + RECREATE * again
         waits = step.action is Action.MIGRATE or (waits and step.action is not Action.DRAIN)
