@@ -141,7 +141,7 @@ test-nodes: venv $(GO) ## run the image and VMs' disks on three real nodes in us
 	@$(BIN)/python -m tests.support.controlplane.build nodes >/dev/null
 	@$(BIN)/python -m tests.support.nodes.system >/dev/null
 	@$(BIN)/python -m tests.nodes.image
-	tests/support/nodes/enter $(BIN)/pytest tests/nodes -m 'not long' $(ARGS)
+	tests/support/nodes/enter $(BIN)/pytest tests/nodes $(ARGS)
 
 # make package IMAGE=registry.example/kubevirt-scheduler:1 DIGEST=sha256:... SOURCE=https://... Push the image first: then DIGEST is
 # known, and the SBOM describes what nodes pull. DOWNLOADS is where dist/ is published, PLATFORMS the plugin's, such as linux-amd64.

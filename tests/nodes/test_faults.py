@@ -1,7 +1,4 @@
-"""What fails on real nodes: power, network, API server, programs. VMs do I/O meanwhile.
-
-The long ones run with `make test-nodes ARGS='-m long'`.
-"""
+"""What fails on real nodes: power, network, programs, share-managers. VMs do I/O meanwhile."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import time
 
 import pytest
 
-from tests.nodes.test_chart import all_ready, pids, pods
+from tests.nodes.test_chart import all_ready, pids
 from tests.support.controlplane.api import Object
 from tests.support.helm_release import Release
-from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.nodes.cluster import Cluster
 from tests.support.nodes.guests import START, NodeScenario
@@ -134,53 +130,3 @@ def test_a_live_move_of_a_share_manager_pauses_its_vm_and_loses_nothing(
     measured(f"live move of a share-manager: the VM's longest operation took {guests.longest_pause('vm1'):.1f} s")
     assert guests.get(pod)["status"]["phase"] == "Running"
     assert pids(cluster, guests.get(pod))
-
-
-@pytest.mark.long
-def test_without_an_api_server_vms_continue_and_decisions_follow_its_return(
-    guests: NodeScenario, cluster: Cluster, release: Release, measured: Measured
-) -> None:
-    _, pod, node = start_vm_with_its_server(guests)
-    running = pids(cluster, guests.get(pod))
-    guests.plane.stop_apiserver()
-    time.sleep(120)
-    guests.plane.start_apiserver()
-    back = time.monotonic()
-    guests.plane.wait(lambda: guests.target_node("disk1") == node, 60, "a decision")
-    measured(f"API server away for 120 s: a decision {time.monotonic() - back:.1f} s after its return")
-    cluster.wait_ready(cluster.names)
-    guests.plane.wait(lambda: all_ready(release), 60, "two replicas")
-    guests.wait_for_work("vm1")
-    assert pids(cluster, guests.get(pod)) == running
-    assert guests.longest_pause("vm1") < UNDISTURBED
-
-
-@pytest.mark.long
-def test_a_vm_starts_without_both_nodes_of_the_webhook_and_is_decided_after_their_return(
-    guests: NodeScenario, cluster: Cluster, longhorn: Longhorn, release: Release, measured: Measured
-) -> None:
-    """With `failurePolicy: Ignore`, the default, and with the default timeout."""
-    del longhorn
-    release.upgrade("--reuse-values", "--set=webhook.failurePolicy=Ignore,webhook.timeoutSeconds=3", "--wait")
-    guests.add_volume()
-    guests.wait_bound("disk1")
-    lost = {pod["spec"]["nodeName"] for pod in pods(release)}
-    assert len(lost) == 2
-    for name in lost:
-        cluster[name].cut_power()
-    try:
-        began = time.monotonic()
-        pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
-        created = time.monotonic() - began
-        assert "kubevirt-scheduler/decision" not in guests.annotations(pod)
-        guests.plane.wait(lambda: not any(map(cluster.is_ready, lost)), 90, "both nodes NotReady")
-    finally:
-        cluster.start(*lost)
-    back = time.monotonic()
-    guests.plane.wait(lambda: guests.decision("disk1"), START, "a decision")
-    measured(
-        f"both nodes of the webhook lost: a VM's creation took {created:.1f} s; a decision "
-        f"{time.monotonic() - back:.0f} s after the nodes were Ready again"
-    )
-    guests.plane.wait(lambda: all_ready(release), START, "two replicas")
-    release.upgrade("--reuse-values", "--set=webhook.failurePolicy=Fail,webhook.timeoutSeconds=10", "--wait")
