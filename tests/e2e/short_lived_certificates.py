@@ -11,7 +11,7 @@ from certs import rotation
 from webhook.cli import main
 
 if __name__ == "__main__":
-    leaf, rotation.SPREAD = (timedelta(seconds=float(value)) for value in sys.argv[1:3])
-    rotation.issue_leaf = partial(rotation.issue_leaf, lifetime=leaf)
+    rotation.LEAF_LIFETIME, rotation.SPREAD = (timedelta(seconds=float(value)) for value in sys.argv[1:3])
+    rotation.issue_leaf = partial(rotation.issue_leaf, lifetime=rotation.LEAF_LIFETIME)
     del sys.argv[1:3]
     main()

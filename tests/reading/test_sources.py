@@ -118,7 +118,8 @@ def test_only_the_settings_in_longhorns_namespace_count() -> None:
         ):
             server.put(api | {"metadata": {"namespace": namespace, "name": name}, "value": value})
         found = read_inventory(ClusterClient(Api(server.url)), Settings())
-    assert found.longhorn_settings == {"current-longhorn-version": "v1.11.3"}
+    assert found.longhorn_setting("current-longhorn-version", Settings()) == "v1.11.3"
+    assert found.longhorn_setting("taint-toleration", Settings()) is None
 
 
 def test_the_old_annotation_names_the_storage_class_of_a_claim_also_in_a_snapshot(tmp_path: Path) -> None:

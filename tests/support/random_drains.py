@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
@@ -130,6 +130,8 @@ class Fleet:
         self._stack = ExitStack()
         self.said: Any = {}
         self.migrated = frozenset[str]()
+        self.restarted = frozenset[str]()
+        self._instances = defaultdict[str, set[str]](set)  # the uids of each VM's instances until now
         self.log = list[str]()
         self.counts = Counter[str]()
 
@@ -214,6 +216,7 @@ class Fleet:
 
     def _seen(self, vm: Plan, vmi: Object) -> Seen:
         status = vmi.get("status", {})
+        self._instances[vm.name] |= {vmi["metadata"]["uid"]} if vmi else set()
         runs = status.get("phase") == "Running"
         server = (self._longhorn.pod(self.volumes[vm.claim]) or {}) if vm.claim else {}
         serves = server.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in server["metadata"]
@@ -236,6 +239,10 @@ class Fleet:
                 break
             time.sleep(0.6)
         return self.seen()
+
+    def note_restarts(self) -> None:
+        """Remember which VMs have had more than one instance until now."""
+        self.restarted = frozenset(name for name, found in self._instances.items() if len(found) > 1)
 
     def _unfinished(self) -> list[str]:
         """Return what is under way: migrations, and share-managers that a scheduler hasn't refused."""
@@ -302,6 +309,7 @@ def _drain(fleet: Fleet) -> tuple[bool, dict[str, Seen], dict[str, Seen]]:
                 fleet.settle()  # "when the VMs have migrated"
             ended = fleet.run(f"{command} --timeout={40 if fleet.design.in_order else 15}s") == 0
             during = fleet.settle()
+            fleet.note_restarts()
             continue
         fleet.run(f"{command} --settle 1 2>&1" if "recolocate" in command else command)
         if "recolocate" in command or "uncordon" in command:
@@ -314,6 +322,7 @@ def effects(fleet: Fleet, vm: Plan, before: Seen, during: Seen, after: Seen, *, 
     found = {"Migrates"} if vm.name in fleet.migrated else set[str]()
     if not during.vmi:
         found.add("Stops")
+        found |= {"Restarts"} if vm.name in fleet.restarted else set()  # before it stopped
     elif during.vmi != before.vmi:
         found.add("Restarts")
     if after.vmi and during.vmi and after.vmi != during.vmi:
