@@ -65,7 +65,7 @@ def test_the_order_migrates_first_and_ends_with_the_vms_that_may_be_apart() -> N
         ("virtctl restart vm4 -n default", "it cannot migrate"),
         (DRAIN, "when the VMs have migrated"),
         (UNCORDON, "after the maintenance"),
-        ("kubevirt-scheduler recolocate vm5 -n default --yes", "those that are apart then"),
+        ("kubevirt-scheduler recolocate vm5 -n default --yes", "once they run, those that are apart"),
     ]
 
 

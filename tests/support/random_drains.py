@@ -311,6 +311,8 @@ def _drain(fleet: Fleet) -> tuple[bool, dict[str, Seen], dict[str, Seen]]:
             during = fleet.settle()
             fleet.note_restarts()
             continue
+        if "recolocate" in command:
+            fleet.settle()  # "once they run"
         fleet.run(f"{command} --settle 1 2>&1" if "recolocate" in command else command)
         if "recolocate" in command or "uncordon" in command:
             fleet.settle()

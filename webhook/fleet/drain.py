@@ -245,7 +245,7 @@ def _bring_back(state: State, _: Sequence[str]) -> Iterator[Step]:
     apart = [vm for vm in state.vms.values() if vm.placed_at or _is_lost(vm, state)]
     apart = [vm for vm in apart if vm.phase is Phase.RUNS and vm.status.volume and not state.is_together(vm)]
     movable = (vm for vm in apart if not vm.status.opted_out and not why_not_migrated(vm, state))
-    yield from _recolocations([vm.key for vm in movable if _is_named(vm)], "those that are apart then")
+    yield from _recolocations([vm.key for vm in movable if _is_named(vm)], "once they run, those that are apart")
 
 
 RULES = (_to_storage, _cordon, _stop_diskless, _migrate, _restart_or_stop, _drain, _uncordon, _start, _bring_back)
