@@ -333,7 +333,7 @@ def test_a_crash_prints_the_frames_and_fails_the_test_that_ran_the_server(tmp_pa
 
 def run_server_that_crashes(folder):
     with run_server(folder) as server:
-        assert server.review()  # the thread that announces it has ended: a dump of one that ends is cut off
+        assert server.review()  # the thread that announces it has ended: a dump of one that ends is truncated
         os.kill(server.worker_pid(), signal.SIGSEGV)
         assert until(lambda: "was sent SIGSEGV" in server.log)
 
