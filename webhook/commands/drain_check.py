@@ -12,7 +12,7 @@ from webhook.commands.options import as_data, live_options, output_option, snaps
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.drain import Affected, AffectedPod, Drain, check_drain, commands, order_drain
 from webhook.fleet.move import Surroundings
-from webhook.fleet.simulation.events import Effect, Event, words_of
+from webhook.fleet.simulation.events import Effect, Event, reasons_of, words_of
 from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import Status
 from webhook.placement.objects.fields import JsonObject, printable, text
@@ -127,7 +127,7 @@ def _pod(affected: AffectedPod) -> JsonObject:
         "claim": affected.claim,
         "text": words_of(affected.events),
         "events": [_event(each) for each in affected.events],
-        "why": "; ".join(dict.fromkeys(each.why for each in affected.events)),
+        "why": reasons_of(affected.events),
     }
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from webhook.fleet.move import Move, make_plan
 from webhook.fleet.nfs import deletes_pods
-from webhook.fleet.simulation.events import Effect, Event
+from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
@@ -76,7 +76,7 @@ class Affected(Struct, frozen=True):
     @property
     def why(self) -> str:
         """Return the reasons of the events."""
-        return "; ".join(dict.fromkeys(each.why for each in self.events if each.why))
+        return reasons_of(self.events)
 
     @property
     def interrupted(self) -> bool:

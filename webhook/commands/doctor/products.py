@@ -22,6 +22,8 @@ from webhook.reading.installation import Installation
 
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 CROWDED = 0.9  # of a node's allocatable pods: share-managers request nothing else
+NAMED = 5  # VMs of a finding that get a line each
+TO_LIST = "To list them: kubevirt-scheduler report -A"
 # From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
 MIGRATES_TO_NODE_FROM = (1, 6)
 
@@ -227,26 +229,29 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
+def _advice(status: Status, inspection: Inspection) -> str:
+    """Return the advice of `report`."""
+    move = plan_move(status, Surroundings(inspection.settings), inventory(inspection).store)
+    return wording.advice(status, move)
+
+
 def disks(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Report the running VMs without a disk, because the scheduler finds no node for a share-manager."""
-    around, lost = Surroundings(inspection.settings), [each for each in _assessed(inspection) if each.outage]
-    for each in lost[:5]:
-        advice = wording.advice(each, plan_move(each, around, inventory(inspection).store))
-        yield failure(f"VM {'/'.join(each.machine.key)} runs without a disk", advice)
-    if len(lost) > 5:
-        yield failure(f"more VMs without a disk: {len(lost) - 5}", "To list them: kubevirt-scheduler report -A")
+    lost = [each for each in _assessed(inspection) if each.outage]
+    for each in lost[:NAMED]:
+        yield failure(f"VM {'/'.join(each.machine.key)} runs without a disk", _advice(each, inspection))
+    if len(lost) > NAMED:
+        yield failure(f"more VMs without a disk: {len(lost) - NAMED}", TO_LIST)
     if not lost:
         yield ok("no VM runs without a disk: the scheduler has a node for each share-manager")
 
 
 def waiting(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
-    around = Surroundings(inspection.settings)
     stuck = [each for each in _assessed(inspection) if each.state is State.WAITING and each.detail]
-    for each in stuck[:5]:
-        advice = wording.advice(each, plan_move(each, around, inventory(inspection).store))
-        yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", advice)
-    if len(stuck) > 5:
-        yield warning(f"more VMs that wait: {len(stuck) - 5}", "To list them: kubevirt-scheduler report -A")
+    for each in stuck[:NAMED]:
+        yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", _advice(each, inspection))
+    if len(stuck) > NAMED:
+        yield warning(f"more VMs that wait: {len(stuck) - NAMED}", TO_LIST)
     if not stuck:
         yield ok("no VM waits because of its pin or its scheduler")

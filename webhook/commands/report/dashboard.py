@@ -85,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
     def content(self, path: str) -> str:
         """Return the page, or its report as JSON. Raises BadInput.
 
-        Requests within one interval share a report, also those of pages that were closed meanwhile.
+        Requests within one interval share a report, even if their pages were closed meanwhile.
         """
         with self._lock:
             if time.monotonic() - self._read_at > self.interval / 2:

@@ -58,6 +58,11 @@ def words_of(events: Sequence[Event]) -> str:
     return words[:1].upper() + words[1:] or "Continues"
 
 
+def reasons_of(events: Sequence[Event]) -> str:
+    """Return the reasons of the events, each once."""
+    return "; ".join(dict.fromkeys(each.why for each in events if each.why))
+
+
 def _joined(before: Event | None, event: Event) -> str:
     if before is None:
         return _of_event(event)

@@ -75,13 +75,13 @@ def _recolocate(state: State, step: Step) -> State:
     for proposal in plan:
         vm = state.vms[proposal.status.machine.key]
         server = state.servers.get(vm.status.volume)
-        if isinstance(proposal.result, Move) and server and len(server.nodes) > 1:  # it moves to its share-manager
-            sure = state.is_together(vm) is not None
-            state = state.with_vm(replace(_placed(vm, server.nodes, vm.pod, state), sure=sure))
-            state = state.with_server(vm.status.volume, replace(server, follows=vm.key, certain=True))
-        elif isinstance(proposal.result, Move):
-            sure = state.is_together(vm) is not None
-            state = state.with_vm(replace(_placed(vm, (proposal.result.target,), vm.pod, state), sure=sure))
+        if not isinstance(proposal.result, Move):
+            continue
+        unknown = server if server and len(server.nodes) > 1 else None  # it moves to wherever its share-manager is
+        nodes, sure = unknown.nodes if unknown else (proposal.result.target,), state.is_together(vm) is not None
+        state = state.with_vm(replace(_placed(vm, nodes, vm.pod, state), sure=sure))
+        if unknown:
+            state = state.with_server(vm.status.volume, replace(unknown, follows=vm.key, certain=True))
     return state
 
 
