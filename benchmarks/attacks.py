@@ -43,7 +43,7 @@ ANNOUNCED_HELLO = b"\x16\x03\x01\x00\x06\x01" + (128 * 1024).to_bytes(3, "big") 
 UNKNOWN = range(0x3000, 0x3000 + 16_200)  # groups
 LARGE_HELLO = records(client_hello(UNKNOWN, [(group, b"x") for group in UNKNOWN[:6480]]))
 COSTLY_HELLO = records(client_hello([260], [(260, b"x" * 1024)]))
-ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]  # not those of the load: the server's peers take turns
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]  # the load uses others: the server's peers take turns
 ATTACKER = ADDRESSES[0]
 NICENESS = 10  # of the attacking processes, which share a core with the load, whose delays are measured
 

@@ -101,7 +101,7 @@ TABLE: dict[str, Callable[[], bool] | None] = {
     ),
     "The default is `kubevirt-scheduler` if the release has": lambda: NAME in names({}, "Deployment"),
     "It creates the CronJob, its account": nightly,
-    "By default that of the control plane": lambda: (
+    "By default the control plane's": lambda: (
         "timeZone" not in find_one(render({"recolocate": {"schedule": "0 2 * * *"}}), "CronJob")["spec"]
     ),
 }

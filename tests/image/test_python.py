@@ -1,4 +1,4 @@
-"""The unit tests on the Python and OpenSSL of the image, newer ones than those of most machines with `make test`."""
+"""The unit tests on the image's Python and OpenSSL, which are newer than on most machines that run `make test`."""
 
 import os
 import shutil

@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
     name: str
     host: int  # the index of its node
-    storage: int | None  # that of its share-manager's node; None without a claim
+    storage: int | None  # the index of its share-manager's node; None without a claim
     claim: str  # empty without one; VMs may share one
     run: str  # strategy
     eviction: str  # strategy; empty for KubeVirt's default

@@ -16,7 +16,7 @@ from tests.support.controlplane.process import Process
 ADDRESS = "10.77.0.1"
 NODE = "control-plane"
 PODS = "10.244.0.0/16"
-# Later options override those of programs.py. Without the egress selector, the API server calls Services by their IPs.
+# They override the options in programs.py. Without the egress selector, the API server calls Services by their IPs.
 OPTIONS = {
     "kube-apiserver": (
         "--bind-address=0.0.0.0",

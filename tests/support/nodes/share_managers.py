@@ -1,7 +1,7 @@
 """A fake Longhorn whose share-managers serve: NFS Ganesha with Longhorn's options, behind a Service of each volume.
 
 A volume is a file that each node can open, as with a replica on each node: a share-manager's disk needs no network.
-The options are those of longhorn-share-manager's pkg/server/nfs.
+longhorn-share-manager sets the same options in its pkg/server/nfs.
 """
 
 from __future__ import annotations
