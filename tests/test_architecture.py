@@ -6,11 +6,13 @@ A law is a function of a file's path and source that yields (line, violation).
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from setuptools import find_packages
 
 from tests.support.paths import ROOT
 
@@ -231,6 +233,14 @@ PLANTED = {
 def test_a_room_has_at_most_16_files_side_by_side():
     sizes = Counter(file.parent for file in PACKAGES)
     assert {folder.name: files for folder, files in sizes.items() if files > MOST_FILES} == {}
+
+
+def test_the_wheel_contains_every_room():
+    declared = ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    rooms = find_packages(ROOT, include=declared["options.packages.find"]["include"].split())
+    assert declared["options"]["packages"] == "find:"
+    assert {file.parent.relative_to(ROOT).as_posix().replace("/", ".") for file in PACKAGES} == set(rooms)
 
 
 @pytest.mark.parametrize("law", SCOPES, ids=lambda law: law.__name__)
