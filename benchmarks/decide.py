@@ -40,7 +40,7 @@ def storage(number: int) -> list[Fact]:
     name = f"share-manager-{volume}"
     pod = Pod("longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), "")
     return [
-        Claim("default", f"disk{number}", f"pvc-disk{number}", shared=True, persistent_state=False),
+        Claim("default", f"disk{number}", f"pvc-disk{number}", shared=True, state_of=""),
         Volume(f"pvc-disk{number}", volume, ("default", f"disk{number}"), None),
         ShareManager("longhorn-system", volume, "running", node, deleting=False),
         pod,
@@ -56,23 +56,23 @@ def cluster() -> Store:
 def steps() -> dict[str, Callable[[], Any]]:
     """Return the steps to time. The second to last is the whole decision, the last is the baseline."""
     body, store, settings = REVIEW.read_bytes(), cluster(), Settings()
-    request = read_review(body)
-    injection = inject(request, store, settings)
+    review = read_review(body, settings)
+    injection = inject(review, store, settings)
     if injection.decision.node != "node-1" or not injection.patch:
         sys.exit(f"unexpected decision: {injection.decision}")
-    decision, pod, operations = injection.decision, request["object"], injection.patch
+    decision, pod, operations = injection.decision, review.manifest.pod, injection.patch
     annotations, spec = pod["metadata"]["annotations"], pod["spec"]
     before = {"metadata": {"annotations": annotations}, "spec": {"affinity": spec["affinity"]}}
     after = patch.apply_patch(operations, before)
 
     def whole() -> bytes:
-        received = read_review(body)
-        return write_review(received["uid"], inject(received, store, settings), "")
+        received = read_review(body, settings)
+        return write_review(received.uid, inject(received, store, settings), "")
 
     return {
-        "decode": lambda: read_review(body),
-        "decide": lambda: decide(request, store, settings),
-        "build the patch": lambda: patch_for(decision, pod, settings),
+        "read": lambda: read_review(body, settings),
+        "decide": lambda: decide(review, store, settings),
+        "build the patch": lambda: patch_for(decision, review.manifest, settings),
         "  of it, verify": lambda: patch.apply_patch(operations, before) == after,
         "encode": lambda: write_review("uid", injection, ""),
         "all together": whole,

@@ -117,9 +117,7 @@ def walks(stack: ExitStack) -> dict[str, Walk]:
     """Return the walks by name."""
     live, _, _ = stack.enter_context(synced(node(labels=LABELS)))
     review = (ROOT / "tests/data/reviews/vm-start.json").read_bytes()
-    reviewer = Reviewer(
-        Backend(live.inject, live.lacks_objects, synced=live.synced), Settings(), Metrics(Settings().action)
-    )
+    reviewer = Reviewer(Backend(live.inject, synced=live.synced), Settings(), Metrics(Settings().action))
     pod = msgspec.Raw(msgspec.json.encode(pinned_vm_pod("another", vm="another")))
     releases = iter([stack.enter_context(stuck_pin()) for _ in range(2)])
     now, folder = [START], Path(stack.enter_context(TemporaryDirectory()))

@@ -12,7 +12,7 @@ from tests.support.builders import (
     apply_injection,
     node,
     pinned_vm_pod,
-    request,
+    review,
     settings,
     storage,
     virt_launcher,
@@ -56,7 +56,7 @@ class Replica:
         if known:
             self.show(vmi(name))
         pod = virt_launcher(labels={"kubevirt.io/created-by": f"uid-of-{name}"}, requests={"cpu": cpu}, **rest)
-        return self.live.inject(request(pod))
+        return self.live.inject(review(pod))
 
     def cpus(self) -> int:
         """Return how many CPUs of node-a are taken."""
@@ -196,11 +196,11 @@ def test_a_vmi_reserves_again_after_the_caches_showed_its_pod(replica: Replica) 
 def test_an_unknown_vmi_reserves_nothing_and_its_review_is_repeated(replica: Replica) -> None:
     injection = replica.inject("unknown", known=False)
     created = virt_launcher(labels={"kubevirt.io/created-by": "uid-of-unknown"})
-    assert replica.live.lacks_objects(request(created), injection.decision)
-    assert not replica.live.lacks_objects(request(created, dryRun=True), injection.decision)
+    assert injection.unseen
+    assert not replica.live.inject(review(created, dryRun=True)).unseen
     assert replica.cpus() == 0
     replica.show(vmi("unknown"))
-    assert not replica.live.lacks_objects(request(created), injection.decision)
+    assert not replica.live.inject(review(created)).unseen
 
 
 def test_a_vm_that_prefers_a_node_without_space_for_it_reserves_nothing(replica: Replica) -> None:

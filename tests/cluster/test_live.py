@@ -19,7 +19,7 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
-    request,
+    review,
     settings,
     share_manager,
     storage,
@@ -63,7 +63,7 @@ def vm(number: int = 1, **rest: Any) -> Object:
 
 
 def decision(live: Live, pod: Object, **rest: Any) -> Decision:
-    return live.inject(request(pod, **rest)).decision
+    return live.inject(review(pod, **rest)).decision
 
 
 def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
@@ -77,7 +77,7 @@ def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
 
 
 def lacks(live: Live, pod: Object) -> bool:
-    return live.lacks_objects(request(pod), decision(live, pod))
+    return live.inject(review(pod)).unseen
 
 
 def test_a_decision_asks_the_api_server_nothing(server: ApiServer, live: Live) -> None:
@@ -135,7 +135,7 @@ def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small
 
     def start(number: int) -> Reason:
         created = vm(number, requests={"cpu": "1"})
-        injection = small_live.inject(request(created))
+        injection = small_live.inject(review(created))
         stored = stored_pod(created, injection, f"vm-{number}")
         pods._apply("ADDED", json.dumps(stored).encode())
         return injection.decision.reason
@@ -161,7 +161,7 @@ def test_dry_runs_observe_mode_and_a_disabled_guard_reserve_nothing(
 def test_a_vm_that_prefers_the_node_leaves_a_pinned_vm_its_place(small_live: Live) -> None:
     """Without a reservation, the scheduler bound the preferring VM first, and one pinned VM stayed Pending."""
     preferring = vm(99, requests={"cpu": "1"}, annotations={MODE_ANNOTATION: "preferred"})
-    injection = small_live.inject(request(preferring))
+    injection = small_live.inject(review(preferring))
     assert injection.decision.outcome is Outcome.PREFERRED
     assert burst(small_live, range(10)) == {Reason.CO_SCHEDULED: 9, Reason.NODE_FULL: 1}
     pods, stored = reflector(small_live, "pods"), stored_pod(preferring, injection, "vm-99")
@@ -267,7 +267,7 @@ def test_a_pod_that_another_webhook_enlarged_updates_its_reservation_or_loses_it
     small_live: Live, sidecar: str, reason: Reason, reserved: int
 ) -> None:
     created = vm(requests={"cpu": "4"})
-    pinned = apply_injection(deepcopy(created), small_live.inject(request(created)))
+    pinned = apply_injection(deepcopy(created), small_live.inject(review(created)))
     pinned["spec"]["containers"].append({"name": "sidecar", "resources": {"requests": {"cpu": sidecar}}})
     assert decision(small_live, pinned, dryRun=True).reason is reason
     assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
@@ -276,6 +276,6 @@ def test_a_pod_that_another_webhook_enlarged_updates_its_reservation_or_loses_it
 
 
 def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) -> None:
-    pods = [request(virt_launcher(requests={"cpu": "1"}), uid=f"request-{number}") for number in range(30)]
+    pods = [review(virt_launcher(requests={"cpu": "1"}), uid=f"request-{number}") for number in range(30)]
     reasons = Counter(small_live.inject(each).decision.reason for each in pods)
     assert reasons == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}

@@ -9,7 +9,7 @@ from tests.support.builders import (
     Object,
     labeled_namespace,
     node,
-    request,
+    review,
     settings,
     storage,
     storage_class,
@@ -42,7 +42,7 @@ def make_live(server: ApiServer, **options: Any) -> Live:
 
 
 def opted_in_by(live: Live) -> OptedInBy:
-    injection = live.inject(request(virt_launcher(opt_in=None)))
+    injection = live.inject(review(virt_launcher(opt_in=None)))
     assert injection
     return injection.decision.opted_in_by
 
@@ -86,7 +86,7 @@ def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: Api
             each._record_failure(error)
     assert live.synced()
     assert opted_in_by(live) is OptedInBy.NOTHING
-    annotated = live.inject(request(virt_launcher()))
+    annotated = live.inject(review(virt_launcher()))
     assert annotated
     assert annotated.decision.reason is Reason.CO_SCHEDULED
     assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == []

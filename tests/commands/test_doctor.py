@@ -21,6 +21,7 @@ from tests.support.builders import (
     Object,
     catalog,
     claim,
+    inject_request,
     node,
     pinned_vm_pod,
     pod,
@@ -44,7 +45,6 @@ from webhook.commands.doctor.command import AFTER, BEFORE, CONFIGURATION
 from webhook.commands.doctor.probe import RETRY_INTERVAL, attempt, probe_pod, retry
 from webhook.fleet.webhook import VM_WEBHOOK
 from webhook.placement.affinity import DECISION
-from webhook.placement.injector import inject
 from webhook.placement.objects.longhorn import DELETES_PODS
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
@@ -666,5 +666,5 @@ def test_the_webhook_records_a_decision_on_the_probe_pod(key: str) -> None:
     (container,) = probe_pod(key)["spec"]["containers"]
     for amounts in container["resources"].values():  # a ResourceQuota may require each of them
         assert set(amounts) == {"cpu", "memory"}
-    decision = inject(request(probe_pod(key)), catalog(), Settings()).decision
+    decision = inject_request(request(probe_pod(key)), catalog(), Settings()).decision
     assert (decision.recorded, decision.reason) == (True, Reason.NO_SHARE_MANAGER)

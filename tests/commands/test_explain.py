@@ -23,6 +23,7 @@ from tests.support.builders import (
     pod,
     preferring_fields,
     request,
+    review,
     share_manager,
     share_manager_pod,
     storage,
@@ -32,7 +33,7 @@ from tests.support.builders import (
 )
 from tests.support.command_line import run_cli, write_manifests
 from tests.support.fleet import without_settings
-from webhook.commands.explain.explanation import FOLLOWED, explain_request
+from webhook.commands.explain.explanation import FOLLOWED, explain_review
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
@@ -46,7 +47,7 @@ ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 def explained(received: Object, *manifests: Object, **overrides: Any) -> list[str]:
     """The lines that `explain` prints for the steps of a new pod, each after its mark."""
     store, chosen = catalog(*manifests), Settings(**overrides)
-    found = explain_request(request(received, received["metadata"]["namespace"]), store, chosen)
+    found = explain_review(review(received, received["metadata"]["namespace"], chosen), store, chosen)
     marks = {None: "", True: "✓ ", False: "✗ "}
     lines = []
     for section in found["steps"]:
@@ -252,7 +253,7 @@ def test_explain_evaluates_a_pod_as_if_it_were_eligible() -> None:
         "✗ opted in: the VM is not opted in",
         "✗ not a live-migration target: the pod is a live-migration target, and KubeVirt chooses its node",
     ]
-    found = explain_request(request(received), catalog(*storage(), node()), Settings())
+    found = explain_review(review(received), catalog(*storage(), node()), Settings())
     assert (found["decision"]["outcome"], found["ifEligible"]["outcome"]) == ("unchanged", "pinned")
     assert (found["patch"], found["advice"]) == (None, [ADVICE[Reason(found["decision"]["reason"])]])
 
@@ -311,12 +312,14 @@ def test_a_file_without_a_pod_to_explain_is_rejected_in_one_line(
 def test_the_advice_names_the_first_of_the_annotations_that_opt_in() -> None:
     renamed = Settings(opt_in_annotations=("example.com/together", "kubevirt-scheduler/co-schedule"))
     advice = 'Annotate the VM\'s spec.template with example.com/together: "true" and restart it.'
-    found = explain_request(request(virt_launcher(opt_in=None)), catalog(*storage(), node()), renamed)
+    found = explain_review(review(virt_launcher(opt_in=None), chosen=renamed), catalog(*storage(), node()), renamed)
     assert found["advice"] == [advice]
 
 
 def test_in_a_namespace_that_is_not_selected_explain_advises_no_annotation() -> None:
     excluding = Settings(namespace_selector=(Requirement("team", "Exists"),))
-    found = explain_request(request(virt_launcher()), catalog(*storage(), labeled_namespace()), excluding)
+    found = explain_review(
+        review(virt_launcher(), chosen=excluding), catalog(*storage(), labeled_namespace()), excluding
+    )
     advice = "Nothing opts in VMs of namespace default: webhook.namespaceSelector excludes it."
     assert (found["decision"]["reason"], found["advice"]) == (Reason.NOT_OPTED_IN, [advice])

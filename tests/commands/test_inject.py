@@ -17,6 +17,7 @@ from tests.support.builders import (
     apply_injection,
     catalog,
     claim,
+    inject_request,
     node,
     pod,
     request,
@@ -29,7 +30,6 @@ from tests.support.command_line import run_cli, write_manifests
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, without_settings
 from webhook.commands.admission_requests import as_json
-from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.kubernetes_yaml import documents, to_yaml
@@ -70,7 +70,7 @@ def yaml_output(result: Result) -> list[Any]:
 
 
 def expected_pod(received: Object) -> Object:
-    injection = inject(request(received, received["metadata"]["namespace"]), catalog(*CLUSTER), Settings())
+    injection = inject_request(request(received, received["metadata"]["namespace"]), catalog(*CLUSTER), Settings())
     expected: Object = apply_injection(received, injection)
     return expected
 
@@ -85,7 +85,7 @@ def error_line(result: Result) -> str:
 @pytest.mark.parametrize("review", REVIEWS, ids=lambda review: review.stem)
 def test_a_recorded_review_prints_its_patched_object(run: RunInject, review: Path) -> None:
     received = json.loads(review.read_bytes())["request"]
-    expected = apply_injection(received["object"], inject(received, catalog(*CLUSTER), Settings()))
+    expected = apply_injection(received["object"], inject_request(received, catalog(*CLUSTER), Settings()))
     (found,) = yaml_output(run(review))
     assert json.dumps(found) == json.dumps(expected_pod(received["object"]))  # as text, to compare the order of keys
     assert found == expected
@@ -103,8 +103,8 @@ def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path:
 def test_json_output_is_always_a_list(run: RunInject, tmp_path: Path) -> None:
     vm, other = virt_launcher(), pod("other")
     one, two = write_yaml(tmp_path, vm, name="one.yaml"), write_yaml(tmp_path, vm, CONFIG_MAP, other, name="two.yaml")
-    expected = inject(request(vm), catalog(*CLUSTER), Settings())
-    unchanged = inject(request(other), catalog(*CLUSTER), Settings())
+    expected = inject_request(request(vm), catalog(*CLUSTER), Settings())
+    unchanged = inject_request(request(other), catalog(*CLUSTER), Settings())
     assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "json")) == []
     assert json_output(run(one, "-o", "json")) == msgspec.to_builtins([as_json(expected)])
     assert json_output(run(two, "-o", "json")) == msgspec.to_builtins([as_json(expected), as_json(unchanged)])

@@ -130,7 +130,10 @@ def test_a_namespace_that_is_excluded_is_named_with_its_setting(selector: str, s
     assert (excluded.excluded_by, excluded.opted_out) == (setting, True)
     move = plan_move(excluded, Surroundings(chosen), found.store)
     assert advice(excluded, move) == f"{setting} excludes the VM's namespace, so it stays where it is."
-    stopped = inventory(*NODES, *storage(), built, vm())
+    mounting = vm()
+    disk = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
+    mounting["spec"]["template"]["spec"] = {"volumes": [disk]}
+    stopped = inventory(*NODES, *storage(), built, mounting)
     (machine,) = stopped.machines(chosen)
     assert f"No action needed. {setting} excludes the VM's namespace." == advice(
         assess(machine, stopped.store, chosen), move

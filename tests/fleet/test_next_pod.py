@@ -25,9 +25,7 @@ from webhook.catalog.kinds import read_node
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import (
-    as_if_eligible,
     before_scheduling,
-    creation_request,
     next_pod,
     rendered_pod,
     target_pod,
@@ -35,9 +33,8 @@ from webhook.fleet.next_pod import (
 from webhook.fleet.vm_pod_template import TSC_FREQUENCY, Rendering
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
-from webhook.placement.objects.kubevirt import is_migration_target
-from webhook.placement.reasons import OptedInBy, Outcome, Reason
-from webhook.placement.settings import MigrationTargets, Settings
+from webhook.placement.reasons import Outcome
+from webhook.placement.settings import Settings
 
 SETTINGS = Settings()
 MIGRATION = {"kubevirt.io/migrationJobUID": "job"}
@@ -152,18 +149,6 @@ def test_the_next_pod_of_a_migrated_vm_is_no_migration_target_and_keeps_the_affi
     assert next_of(target, None, vmi(domain=NAMED_MODEL))["spec"]["affinity"] == {}
     own = node_terms({"matchExpressions": [avoided]}) | pod_anti_affinity(pod_term({"app": "db"}))
     assert next_of(target, None, vmi(domain=NAMED_MODEL, affinity=own))["spec"]["affinity"] == own
-
-
-def test_a_pod_is_eligible_without_the_labels_of_a_migration_and_with_the_opt_in() -> None:
-    pod, by = migrated(), OptedInBy.NAMESPACE
-    assert as_if_eligible(pod, by, Settings(migration_targets=MigrationTargets.PREFER)) == (pod, ())
-    found, broken = as_if_eligible(pod, by, Settings())
-    assert (is_migration_target(found), broken) == (False, (Reason.MIGRATION_TARGET,))
-    assert found["metadata"]["labels"] == vm_pod()["metadata"]["labels"]
-    found, broken = as_if_eligible(vm_pod(opt_in=None), OptedInBy.NOTHING, SETTINGS)
-    assert (found["metadata"]["annotations"][OPT_IN], broken) == ("true", (Reason.NOT_OPTED_IN,))
-    for by in OptedInBy.NAMESPACE, OptedInBy.ANNOTATION:
-        assert as_if_eligible(vm_pod(opt_in=None), by, SETTINGS) == (vm_pod(opt_in=None), ())
 
 
 def excluded(label: str) -> Object:
@@ -591,13 +576,3 @@ def test_the_target_pod_has_no_name_and_stays_away_from_its_source() -> None:
 def test_the_target_pod_selects_its_node(selector: Object, of_vmi: Object, source: Object, expected: Object) -> None:
     pod = vm_pod(nodeSelector=selector)
     assert target_pod(pod, pod, of_vmi, "a", source)["spec"]["nodeSelector"] == expected
-
-
-def test_the_request_is_that_of_the_controller_which_creates_the_pod() -> None:
-    pod = vm_pod()
-    del pod["metadata"]["namespace"]
-    request = creation_request(pod, SETTINGS)
-    assert (request["namespace"], request["userInfo"]["username"]) == ("default", SETTINGS.kubevirt_accounts[0])
-    kinds = {"kind": {"group": "", "version": "v1", "kind": "Pod"}}
-    kinds["resource"] = {"group": "", "version": "v1", "resource": "pods"}
-    assert {key: request[key] for key in kinds} == kinds

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from tests.support import paths
-from tests.support.builders import catalog, request
+from tests.support.builders import catalog, inject_request, request
 from webhook.commands.admission_requests import as_json
-from webhook.placement.injector import inject
 from webhook.placement.settings import read_settings
 
 CASES = sorted(paths.CASES.iterdir())
@@ -21,6 +20,6 @@ def test_a_golden_case_matches_its_expected_answer(case: Path) -> None:
     cluster = yaml.safe_load_all(case.joinpath("cluster.yaml").read_text())
     settings_file = case / "settings.yaml"
     settings = read_settings(yaml.safe_load(settings_file.read_text()) if settings_file.exists() else {})
-    injection = inject(request(pod, pod["metadata"]["namespace"]), catalog(*cluster), settings)
+    injection = inject_request(request(pod, pod["metadata"]["namespace"]), catalog(*cluster), settings)
     assert injection.error is None
     assert msgspec.to_builtins(as_json(injection)) == yaml.safe_load(case.joinpath("expected.yaml").read_text())

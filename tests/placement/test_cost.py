@@ -15,6 +15,8 @@ from tests.support.builders import (
     Object,
     catalog,
     claim,
+    decide_request,
+    inject_request,
     node,
     node_terms,
     pinned_fields,
@@ -31,7 +33,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.catalog.store import Store
-from webhook.placement.injector import Injection, decide, inject
+from webhook.placement.injector import Injection
 from webhook.placement.objects.resources import _parse_millis
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import OptIn, Settings
@@ -96,7 +98,7 @@ def reason_and_cpu(received: Object, store: Store) -> tuple[Reason, float]:
     with without_coverage():
         for _ in range(5):
             began = time.thread_time()
-            decision = decide(received, store, chosen)
+            decision = decide_request(received, store, chosen)
             seconds.append(time.thread_time() - began)
     return decision.reason, min(seconds)
 
@@ -141,7 +143,7 @@ def test_a_decision_takes_a_few_milliseconds_and_few_bytes(large_cluster: Store,
         received = msgspec.json.decode(msgspec.json.encode(request(virt_launcher(**shape))))
         _parse_millis.cache_clear()
         began = time.thread_time()
-        answer = inject(received, large_cluster, chosen)
+        answer = inject_request(received, large_cluster, chosen)
         return answer, time.thread_time() - began
 
     answer, _ = answer_and_cpu()

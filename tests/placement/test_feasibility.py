@@ -13,6 +13,7 @@ from tests.support.builders import (
     catalog,
     claim,
     csi_node,
+    decide_request,
     decision_for,
     injection_for,
     name_requirement,
@@ -36,7 +37,6 @@ from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import ARCHITECTURE, GUARD_REASONS, first_failed_check
-from webhook.placement.injector import decide
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Outcome, Reason
 
@@ -313,10 +313,10 @@ def released_store(*items: Object) -> Store:
 
 def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_to_that_node_again_but_to_another_one() -> None:
     vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
-    decision = decide(request(vm), released_store(*storage(), node()), settings())
+    decision = decide_request(request(vm), released_store(*storage(), node()), settings())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
     assert "may leave the VM Pending, because an earlier pod of the VM was unschedulable there" in decision.message
-    decision = decide(request(vm), released_store(*storage(node="node-b"), node(), node("node-b")), settings())
+    decision = decide_request(request(vm), released_store(*storage(node="node-b"), node(), node("node-b")), settings())
     assert (decision.outcome, decision.node) == (Outcome.PINNED, "node-b")
 
 
@@ -530,6 +530,6 @@ def test_a_contested_node_is_not_preferred_while_the_share_manager_starts() -> N
 def test_a_stale_cache_softens_the_pin_and_is_the_first_reason() -> None:
     store = catalog(*storage(), node(ready="False"))
     store.stale_resources = lambda: ("nodes", "pods")
-    decision = decide(request(vm(affinity=node_terms())), store, settings())
+    decision = decide_request(request(vm(affinity=node_terms())), store, settings())
     assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
     assert "the webhook received no update of nodes and pods for 5 minutes" in decision.message

@@ -12,6 +12,7 @@ from tests.support.builders import (
     apply_injection,
     catalog,
     claim,
+    inject_request,
     injection_for,
     pinned_fields,
     pod,
@@ -22,7 +23,6 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.injector import inject
 from webhook.placement.patch import MAX_ANNOTATIONS_SIZE, PatchMismatch, apply_patch, patch_between
 from webhook.placement.reasons import Outcome, Reason
 
@@ -69,7 +69,7 @@ def test_the_scheduler_name_of_other_pods_is_not_mapped() -> None:
     assert injection_for(pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
     assert injection_for(share_manager_pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
     copied = request(virt_launcher(**opted_in), userInfo={"username": "alice"})
-    assert inject(copied, catalog(), settings(scheduler_names=SCHEDULER_NAMES)).patch is None
+    assert inject_request(copied, catalog(), settings(scheduler_names=SCHEDULER_NAMES)).patch is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_unexpected_error_leaves_the_pod_unchanged() -> None:
 
     store = catalog(*storage())
     store.claim = fail
-    injection = inject(request(virt_launcher()), store, settings())
+    injection = inject_request(request(virt_launcher()), store, settings())
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.INTERNAL_ERROR)
     assert (injection.patch, injection.warnings, type(injection.error)) == (None, (), LookupError)
     assert "hunter2" not in f"{injection.decision}"

@@ -9,6 +9,7 @@ from tests.support.builders import (
     OPT_IN,
     Object,
     claim,
+    decide_request,
     decision_for,
     labeled_namespace,
     node,
@@ -22,7 +23,6 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from webhook.fleet.states import assess
-from webhook.placement.injector import decide
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.opt_in import IN_TEMPLATE, opt_in_mistake, opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Reason
@@ -123,7 +123,7 @@ def test_in_a_namespace_that_is_not_selected_every_vm_is_opted_out_and_no_share_
 
 def test_before_the_cache_is_synced_the_opt_in_is_unknown_unless_an_annotation_decides() -> None:
     def decided(annotation: str | None, **overrides: Any) -> tuple[Reason, OptedInBy]:
-        decision = decide(request(virt_launcher(opt_in=annotation)), None, settings(**overrides))
+        decision = decide_request(request(virt_launcher(opt_in=annotation)), None, settings(**overrides))
         return decision.reason, decision.opted_in_by
 
     assert decided(None, **BY_NAMESPACE) == (Reason.CACHE_NOT_SYNCED, OptedInBy.UNKNOWN)

@@ -7,10 +7,10 @@ import jsonpatch
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.builders import REQUIRED, catalog, name_requirement, request
+from tests.support.builders import REQUIRED, catalog, inject_request, name_requirement, request
 from tests.support.random_clusters import clusters, pods, storage
 from webhook.catalog.store import Store
-from webhook.placement.injector import Injection, inject
+from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import mappings
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
@@ -71,11 +71,11 @@ def test_a_call_only_adds_to_the_pod_and_a_second_call_adds_nothing(
         pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-mode"] = mode
     received, store = deepcopy(pod), store_of(cluster, disk)
     chosen = Settings(node_guard=guard, scheduler_names={"default-scheduler": "my-scheduler"})
-    first = inject(request(pod), store, chosen)
+    first = inject_request(request(pod), store, chosen)
     assert pod == received
     assert all(len(warning) <= 120 for warning in first.warnings)
     result = apply_patch(pod, first)
-    second = inject(request(deepcopy(result)), store, chosen)
+    second = inject_request(request(deepcopy(result)), store, chosen)
     assert second.patch is None
     added = first.decision.outcome is not Outcome.UNCHANGED
     assert second.decision.reason is (Reason.ALREADY_INJECTED if added else first.decision.reason)
@@ -94,10 +94,10 @@ def test_a_second_call_removes_no_term_of_the_user(scenario: tuple[Object, Objec
     """Another webhook adds a sidecar in between, which doesn't fit, so the pin is removed."""
     pod, cluster, disk, _ = scenario
     store = store_of(cluster, disk)
-    changed = apply_patch(pod, inject(request(pod), store, Settings()))
+    changed = apply_patch(pod, inject_request(request(pod), store, Settings()))
     sidecar = {"name": "sidecar", "image": "any", "resources": {"requests": {"cpu": "99", "memory": "99Gi"}}}
     changed["spec"]["containers"].append(sidecar)
-    second = inject(request(changed), store, Settings())
+    second = inject_request(request(changed), store, Settings())
     event(f"removes the pin: {second.decision.unpins}")
     after = apply_patch(changed, second)
     terms, left = (

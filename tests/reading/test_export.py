@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
+from tests.support.builders import (
+    Object,
+    catalog,
+    inject_request,
+    pinned_vm_pod,
+    request,
+    share_manager_pod,
+    virt_launcher,
+)
 from tests.support.random_clusters import placement_cases
 from webhook.catalog.kinds import kinds, tool_kinds
-from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.export import reduced as reduced_raw
 
@@ -58,9 +65,9 @@ def test_a_decision_on_a_snapshot_is_the_decision_on_the_cluster(case: Object) -
     cluster = [with_secrets(item) for item in (*case["nodes"], *case["pods"], case["pvc"], case["pv"])]
     pod = with_secrets(case["pod"])
     kept = [reduced(item) for item in cluster]
-    live = inject(request(pod), catalog(*cluster), Settings())
-    assert inject(request(pod), catalog(*kept), Settings()).patch == live.patch
-    assert inject(request(reduced(pod)), catalog(*kept), Settings()).decision == live.decision
+    live = inject_request(request(pod), catalog(*cluster), Settings())
+    assert inject_request(request(pod), catalog(*kept), Settings()).patch == live.patch
+    assert inject_request(request(reduced(pod)), catalog(*kept), Settings()).decision == live.decision
     assert SECRET not in json.dumps([reduced(pod), *kept])
 
 

@@ -14,6 +14,7 @@ from tests.cluster.live_caches import sync_caches
 from tests.support.builders import (
     Object,
     claim,
+    inject_request,
     node,
     node_terms,
     request,
@@ -33,7 +34,6 @@ from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
-from webhook.placement.injector import inject
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import OptIn, Settings
 from webhook.reading.documents import BadInput
@@ -87,7 +87,7 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
         catalogs = [live.store, read_inventory(client, Settings()).store, read([file])[0].store]
     for subject in SUBJECTS:
         admission = request(subject, subject["metadata"]["namespace"])
-        cached, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
+        cached, *others = [inject_request(admission, catalog, Settings()) for catalog in catalogs]
         assert cached.error is None
         assert others == [cached, cached]
 
@@ -132,7 +132,7 @@ def test_the_old_annotation_names_the_storage_class_of_a_claim_also_in_a_snapsho
         client = ClusterClient(Api(server.url))
         file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
         for inventory in (read_inventory(client, Settings()), read([file])[0]):
-            decision = inject(request(pod), inventory.store, Settings(opt_in=OptIn.NAMESPACE)).decision
+            decision = inject_request(request(pod), inventory.store, Settings(opt_in=OptIn.NAMESPACE)).decision
             assert (decision.opted_in_by, decision.node) == (OptedInBy.STORAGE_CLASS, "node-a")
 
 

@@ -369,8 +369,8 @@ def test_a_vm_waits_once_for_the_share_manager_of_its_own_disk_to_be_bound(clust
 
 
 def test_a_review_with_a_claim_that_the_caches_lack_is_retried_at_once_and_then_decided():
-    backend = replace(from_snapshot(catalog(node()), settings()), lacks_objects=lambda *_: True)
-    client = client_of(backend)
+    snapshot = from_snapshot(catalog(node()), settings())
+    client = client_of(replace(snapshot, decide=lambda asked: replace(snapshot.decide(asked), unseen=True)))
     first = post(client, review())
     assert (first.status_code, first.headers["Retry-After"]) == (503, "0")
     assert first.json["error"] == "the caches lack a claim of this pod, or its volume"

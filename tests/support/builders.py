@@ -12,8 +12,10 @@ import jsonpatch
 from tests.support.accounts import creator_of
 from webhook.catalog import kinds, longhorn_kinds
 from webhook.catalog.store import Store
+from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.reasons import Decision
+from webhook.placement.review import Review, read_request
 from webhook.placement.settings import Settings
 
 Object = dict[str, Any]
@@ -340,6 +342,21 @@ def request(pod: Any, namespace: str = "default", **rest: Any) -> Object:
     } | rest
 
 
+def review(pod: Any, namespace: str = "default", chosen: Settings | None = None, **rest: Any) -> Review:
+    """Build the review of a pod that is created, read with the default settings or the `chosen` ones."""
+    return read_request(request(pod, namespace, **rest), chosen or Settings())
+
+
+def inject_request(received: Object, store: Catalog | None, chosen: Settings, *, from_file: bool = False) -> Injection:
+    """Read the request of an AdmissionReview, and decide on it."""
+    return inject(read_request(received, chosen, from_file=from_file), store, chosen)
+
+
+def decide_request(received: Object, store: Catalog | None, chosen: Settings) -> Decision:
+    """Read the request of an AdmissionReview, and only decide on it."""
+    return decide(read_request(received, chosen), store, chosen)
+
+
 def catalog(*manifests: Mapping[str, Any]) -> Store:
     """Build a store that holds only these objects."""
     facts = (READERS[manifest["kind"]](dict(manifest)) for manifest in manifests)
@@ -353,12 +370,12 @@ def settings(**overrides: Any) -> Settings:
 
 def decision_for(pod: Object, *manifests: Object, **overrides: Any) -> Decision:
     """Return the decision on a new pod in a cluster of these objects, with these settings."""
-    return decide(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
+    return decide_request(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
 
 
 def injection_for(pod: Object, *manifests: Object, **overrides: Any) -> Injection:
     """Return the decision on a new pod, as `decided` does, with its patch and warnings."""
-    return inject(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
+    return inject_request(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
 
 
 def apply_injection(pod: Any, injection: Injection) -> Any:

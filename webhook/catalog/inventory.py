@@ -179,8 +179,9 @@ class Inventory(Struct, frozen=True):
     def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
         """Yield the volume of each share-manager pod, and the pod."""
         for (namespace, _), pod in self.pods.items():
-            if is_share_manager_pod(pod, namespace, settings):
-                yield text(pod, "metadata", "labels", longhorn.VOLUME_LABEL), pod
+            labels = mapping(pod, "metadata", "labels")
+            if is_share_manager_pod(namespace, labels, settings):
+                yield text(labels, longhorn.VOLUME_LABEL), pod
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

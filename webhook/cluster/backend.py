@@ -17,8 +17,8 @@ from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import Decision
+from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
 
 log = logging.getLogger("webhook.live")
@@ -41,9 +41,7 @@ class Backend(Struct, frozen=True):
     The defaults suit a snapshot, which is always synced and records no Events.
     """
 
-    decide: Callable[[JsonObject], Injection]
-    # whether the decision may change as soon as a watch shows an object that is a few milliseconds old
-    lacks_objects: Callable[[JsonObject, Decision], bool] = lambda _request, _decision: False
+    decide: Callable[[Review], Injection]
     # queues an Event that reports the decision on the VMI
     record: Callable[[Vmi, Decision], None] = lambda _vmi, _decision: None
     start: Callable[[], None] = lambda: None  # called after the fork, because threads don't survive a fork
@@ -54,7 +52,7 @@ class Backend(Struct, frozen=True):
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:
     """Return a backend that decides from a store that never changes."""
-    return Backend(lambda request: inject(request, store, settings))
+    return Backend(lambda review: inject(review, store, settings))
 
 
 class LiveBackend:
@@ -79,8 +77,7 @@ class LiveBackend:
 
     def backend(self) -> Backend:
         """Return the functions that the routes call."""
-        live = self.live
-        return Backend(live.inject, live.lacks_objects, self.record, self.start, self.stop, self.caches, live.synced)
+        return Backend(self.live.inject, self.record, self.start, self.stop, self.caches, self.live.synced)
 
     def record(self, vmi: Vmi, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI, except in observe mode."""

@@ -7,20 +7,21 @@ from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from webhook.catalog.kinds import kinds
 from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.reflector import Reflector
 from webhook.placement.catalog import Catalog, CatalogProxy
-from webhook.placement.eligibility import namespace_of
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume
-from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.kubevirt import vmi_uid
+from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import MAX_NAME
-from webhook.placement.reasons import Decision, Outcome
+from webhook.placement.reasons import Outcome
+from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
 
 STALE_SECONDS = STALE_MINUTES * 60.0
@@ -71,39 +72,29 @@ class Live:
         """
         return _LockedCatalog(self)
 
-    def inject(self, request: JsonObject) -> Injection:
-        """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
-        vm, store, reservations = _vm_key_of(request), self.store, self.store.reservations
+    def inject(self, review: Review) -> Injection:
+        """Decide on a review. Reserve the resources of a pod that requires or prefers a node immediately.
+
+        The decision is `unseen` if the caches lack a claim of the pod, the PV of a claim without a node, or the VMI.
+        The watches show a new object after about 30 ms. Longhorn creates the ShareManager with the volume, and runs it
+        only after a pod has mounted the claim: a ShareManager that the caches lack serves no volume yet.
+        """
+        vm, store, reservations = _vm_key_of(review), self.store, self.store.reservations
         with self._lock:
             # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
             withdrawn = reservations.withdraw(vm)
-            injection = inject(request, store, self._settings)
-            if request.get("dryRun") is True:
+            injection = inject(review, store, self._settings)
+            decision, known = injection.decision, store.pins.knows_vmi(*vm)
+            if review.dry_run:
                 reservations.restore(withdrawn)
             else:
-                decision, observes = injection.decision, self._settings.action is Action.OBSERVE
+                observes = self._settings.action is Action.OBSERVE
                 changes_pod = decision.outcome is not Outcome.UNCHANGED and not observes
-                reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=store.pins.knows_vmi(*vm))
-        return injection
-
-    def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
-        """Return whether the caches lack a claim of the pod, the PV of a claim without a node, or the VMI.
-
-        A pod of an unknown VMI reserves nothing. The watches show a new object after about 30 ms. Longhorn creates the
-        ShareManager with the volume, and runs it only after a pod has mounted the claim: a ShareManager that the caches
-        lack serves no volume yet.
-        """
-        namespace, pod = namespace_of(request), decision.reservation
-        with self._lock:
-            if pod and request.get("dryRun") is not True and not self.store.pins.knows_vmi(pod.namespace, pod.vmi_uid):
-                return True
-            for finding in decision.claims:
-                claim = self.store.claim(namespace, finding.claim)
-                if claim is None:
-                    return True
-                if claim.volume_name and not finding.node and self.store.volume(claim.volume_name) is None:
-                    return True
-        return False
+                reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=known)
+        # The pod of an unknown VMI reserves nothing.
+        unseen = decision.reservation is not None and not known and not review.dry_run
+        unseen = unseen or any(each.unseen and not each.node for each in decision.claims)
+        return replace(injection, unseen=True) if unseen else injection
 
     def _stale_kinds(self) -> list[str]:
         since = self._clock() - STALE_SECONDS
@@ -134,8 +125,8 @@ def _copied(answer: T) -> T:
     return cast(T, tuple(islice(answer, MAX_COMPARISONS + 1))) if isinstance(answer, Iterable) else answer
 
 
-def _vm_key_of(request: JsonObject) -> Key:
-    """Return the key that `vm_key` will give the created pod. A pod without a VMI and a name gets the request's uid."""
-    pod = mapping(request, "object")
-    name = vmi_uid(pod) or text(pod, "metadata", "name") or text(request, "uid")
-    return namespace_of(request)[:MAX_NAME], name[:MAX_NAME]  # a made-up review may have longer ones
+def _vm_key_of(review: Review) -> Key:
+    """Return the key that `vm_key` will give the created pod. A pod without a VMI and a name gets the review's uid."""
+    manifest = review.manifest
+    name = manifest.vmi_uid or text(manifest.metadata, "name") or review.uid
+    return manifest.namespace[:MAX_NAME], name[:MAX_NAME]  # a made-up review may have longer ones

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES
-from webhook.fleet.next_pod import creation_request
-from webhook.placement.eligibility import creator_of, is_pod_creation, namespace_of, username
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.reasons import ClaimFinding
+from webhook.placement.reasons import ClaimFinding, Decision
+from webhook.placement.review import Review, read_request, review_of
 from webhook.placement.settings import Settings
 from webhook.reading import documents
 from webhook.reading.documents import BadInput, Document, Kind
@@ -29,44 +28,47 @@ def in_namespace(namespace: str | None, kind: Kind, item: JsonObject) -> JsonObj
     return item if named or not known else item | {"metadata": metadata | {"namespace": namespace}}
 
 
-def request_from(document: Document, kind: Kind, item: JsonObject, settings: Settings) -> JsonObject | None:
-    """Return the admission request for a Pod or an AdmissionReview from a file, None for any other kind.
+def review_from(document: Document, kind: Kind, item: JsonObject, settings: Settings) -> Review | None:
+    """Return the review of a Pod or an AdmissionReview from a file, None for any other kind.
 
     A review that names no user counts as sent by the account that creates such pods.
     Raises BadInput if the review or the pod is malformed.
     """
     if kind[1] == "AdmissionReview":
         try:
-            request = request_of(item)
+            review = read_request(request_of(item), settings, from_file=True)
         except BadReview as error:
             raise document.error(str(error)) from None
     elif kind == ("v1", "Pod"):
-        request = creation_request(item, settings)
+        review = review_of(item, settings)
     else:
         return None
-    for field in ("metadata", "spec") if is_pod_creation(request) else ():
-        if not isinstance(request["object"].get(field), dict):  # no patch could be applied
+    for field in ("metadata", "spec") if review.creates_pod else ():
+        if not isinstance(review.manifest.pod.get(field), dict):  # no patch could be applied
             raise document.error(f"Pod {field}: expected a mapping")
-    if is_pod_creation(request) and not username(request):
-        account = creator_of(request["object"], namespace_of(request), settings)
-        request = request | {"userInfo": {"username": account}}
-    return request
+    return review
 
 
 def as_json(injection: Injection) -> JsonObject:
     """Return an injection as JSON for people and programs, with the patch unencoded and the full decision."""
-    decision = injection.decision
+    return {
+        "allowed": True,
+        "decision": described(injection.decision),
+        "patch": injection.patch,
+        "warnings": list(injection.warnings),
+    }
+
+
+def described(decision: Decision) -> JsonObject:
+    """Return a decision as JSON."""
     keys = ("outcome", "reason", "message", "node", "mode", "conflict")
-    described = {key: getattr(decision, key) for key in keys} | {"claims": [_claim(each) for each in decision.claims]}
-    return {"allowed": True, "decision": described, "patch": injection.patch, "warnings": list(injection.warnings)}
+    return {key: getattr(decision, key) for key in keys} | {"claims": [_claim(each) for each in decision.claims]}
 
 
 def _claim(finding: ClaimFinding) -> JsonObject:
     return {key: getattr(finding, key) for key in ("claim", "volume", "node", "source", "reason")}
 
 
-def pod_name(request: JsonObject) -> str:
+def pod_name(review: Review) -> str:
     """Return NAMESPACE/NAME of the pod, with `generateName` if the pod has no name yet."""
-    metadata = mapping(request, "object", "metadata")
-    name = text(metadata, "name") or text(metadata, "generateName") or "(no name)"
-    return f"{text(request, 'namespace') or text(metadata, 'namespace') or 'default'}/{name}"
+    return f"{review.manifest.namespace}/{review.pod_name or '(no name)'}"

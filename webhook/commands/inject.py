@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from webhook.catalog.kind import key_of
 from webhook.catalog.kinds import VIRTUAL_MACHINES
-from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, request_from
+from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, review_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
 from webhook.placement import injector
@@ -90,13 +90,13 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
             problem = f"{missing} not found" if missing else "a field is malformed"
             raise document.error(f"{kind[1]} {text(item, 'metadata', 'name')}: {problem}")
         kind, item = ("v1", "Pod"), pod
-    request = request_from(document, kind, item, settings)
-    if request is None:
+    review = review_from(document, kind, item, settings)
+    if review is None:
         return item
-    injection = injector.inject(request, fleet.inventory.store, settings)
-    before = mapping(request, "object") or item  # a DELETE request has no object
+    injection = injector.inject(review, fleet.inventory.store, settings)
+    before = review.manifest.pod or item  # a DELETE request has no object
     after = apply_patch(injection.patch or [], before)
-    results.append((pod_name(request), before, after, injection))
+    results.append((pod_name(review), before, after, injection))
     return after
 
 

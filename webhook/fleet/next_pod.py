@@ -21,7 +21,7 @@ from webhook.fleet.vm_pod_template import (
     target_selector,
 )
 from webhook.placement.affinity import without_injection
-from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
@@ -38,8 +38,7 @@ from webhook.placement.objects.kubevirt import (
 )
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.selectors import REQUIRED
-from webhook.placement.reasons import OptedInBy, Reason
-from webhook.placement.settings import MigrationTargets, Settings
+from webhook.placement.settings import Settings
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 _OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
@@ -180,36 +179,4 @@ def target_pod(
     return template | {
         "metadata": kept | {"labels": labels},
         "spec": spec | {"nodeSelector": selector, "affinity": affinity},
-    }
-
-
-def as_if_eligible(pod: JsonObject, by: OptedInBy, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:
-    """Return the pod as if it were opted in and no live-migration target, and which of these rules it breaks.
-
-    `by` is what opts the pod's VM in.
-    """
-    metadata, broken = mapping(pod, "metadata"), []
-    if by is OptedInBy.NOTHING:
-        broken.append(Reason.NOT_OPTED_IN)
-        annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
-        metadata = metadata | {"annotations": annotations}
-    if is_migration_target(pod) and settings.migration_targets is not MigrationTargets.PREFER:
-        broken.append(Reason.MIGRATION_TARGET)
-        labels = {key: value for key, value in mapping(metadata, "labels").items() if key != MIGRATION_LABEL}
-        metadata = metadata | {"labels": labels}
-    return (pod | {"metadata": metadata} if broken else pod), tuple(broken)
-
-
-def creation_request(pod: JsonObject, settings: Settings) -> JsonObject:
-    """Return the admission request by which KubeVirt or Longhorn creates a pod, as a dry run."""
-    namespace = text(pod, "metadata", "namespace") or "default"
-    return {
-        "uid": "offline",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": namespace,
-        "operation": "CREATE",
-        "userInfo": {"username": creator_of(pod, namespace, settings)},
-        "dryRun": True,
-        "object": pod,
     }

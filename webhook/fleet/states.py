@@ -10,14 +10,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import forecast
-from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volumes import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE, recorded_reason
 from webhook.placement.catalog import Catalog
+from webhook.placement.eligibility import mode_of
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.injector import inject
+from webhook.placement.injector import failed, place
 from webhook.placement.objects.facts import Key, Namespace, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
@@ -37,6 +37,7 @@ from webhook.placement.resolve import resolve, resolve_claims
 from webhook.placement.settings import OPT_IN_KEY, Action, Settings
 from webhook.placement.votes import choose, voters
 from webhook.placement.voting_consumers import avoided_nodes
+from webhook.placement.wording import unchanged
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label with the name of a namespace
 _CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
@@ -313,8 +314,15 @@ def excluded_by(namespace: Namespace | None, settings: Settings) -> str:
 
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
     """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
-    template, _ = as_if_eligible(mapping(machine.template), by, settings)
-    return inject(creation_request(template, settings), catalog, settings, patches=False).decision
+    manifest = Manifest(mapping(machine.template), machine.namespace)
+    mode, _ = mode_of(manifest.annotations, settings)
+    if not manifest.claims:
+        return unchanged(Reason.NO_CLAIMS, mode)
+    by = OptedInBy.ANNOTATION if by is OptedInBy.NOTHING else by
+    try:
+        return place(manifest, mode, by, catalog, settings)
+    except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole report)
+        return failed(error, settings).decision
 
 
 def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:

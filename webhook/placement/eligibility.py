@@ -17,42 +17,9 @@ MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}
 
 
-def is_pod_creation(request: JsonObject) -> bool:
-    """Return whether the request creates a pod. A subresource such as `pods/binding` does not count."""
-    kind = mapping(request, "kind") or mapping(request, "object")
-    return (
-        request.get("operation") == "CREATE"
-        and kind.get("kind") == "Pod"
-        and not kind.get("group")
-        and not request.get("subResource")
-        and isinstance(request.get("object"), dict)
-    )
-
-
-def namespace_of(request: JsonObject) -> str:
-    """Return the request's namespace. The pod itself may have none until the API server stores it."""
-    found = request.get("namespace")
-    return found if found and type(found) is str else text(request, "object", "metadata", "namespace") or "default"
-
-
-def username(request: JsonObject) -> str:
-    """Return the user that sent a request to the API server, or an empty string."""
-    return text(request, "userInfo", "username")
-
-
-def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) -> bool:
-    """Return whether the pod is a share-manager: Longhorn's NFS server for a volume."""
-    if namespace != settings.longhorn_namespace:
-        return False
-    labels = mapping(pod, "metadata", "labels")
-    return is_share_manager(labels) and bool(text(labels, VOLUME_LABEL))
-
-
-def creator_of(pod: JsonObject, namespace: str, settings: Settings) -> str:
-    """Return the account that creates such a pod: Longhorn's manager, or the first of KubeVirt's controllers."""
-    if is_share_manager_pod(pod, namespace, settings):
-        return longhorn_account(settings)
-    return settings.kubevirt_accounts[0]
+def is_share_manager_pod(namespace: str, labels: JsonObject, settings: Settings) -> bool:
+    """Return whether a pod with these labels is a share-manager: Longhorn's NFS server for a volume."""
+    return namespace == settings.longhorn_namespace and is_share_manager(labels) and bool(text(labels, VOLUME_LABEL))
 
 
 def longhorn_account(settings: Settings) -> str:
@@ -127,7 +94,7 @@ RULES = (
     Rule(
         Reason.NOT_FROM_KUBEVIRT,
         "created by KubeVirt's controller",
-        lambda manifest, _by, settings: manifest.user in settings.kubevirt_accounts,
+        lambda manifest, _by, settings: manifest.user is None or manifest.user in settings.kubevirt_accounts,
     ),
     Rule(Reason.NOT_OPTED_IN, "opted in", lambda _made, by, settings: is_handled(by, settings)),
     Rule(
@@ -151,7 +118,7 @@ STEERING_RULES = (
     Rule(
         Reason.NOT_FROM_LONGHORN,
         "created by Longhorn's manager",
-        lambda manifest, _by, settings: manifest.user == longhorn_account(settings),
+        lambda manifest, _by, settings: manifest.user in (None, longhorn_account(settings)),
     ),
     Rule(
         Reason.STEERING_OFF,

@@ -1,4 +1,4 @@
-"""Decide on an admission request, from eligibility to patch: a pure function of (request, catalog, settings)."""
+"""Decide on a review, from eligibility to patch: a pure function of (review, catalog, settings)."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,10 +9,10 @@ from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import FailedCheck
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
+from webhook.placement.objects.fields import Malformed, mapping, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
-from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest, mounted_claims
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -24,7 +24,9 @@ from webhook.placement.reasons import (
     OptedInBy,
     Outcome,
     Reason,
+    Subject,
 )
+from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
 from webhook.placement.trace import Trace
 from webhook.placement.votes import Choice
@@ -39,27 +41,18 @@ class Injection(Struct, frozen=True):
     patch: list[Operation] | None = None  # None if nothing changes
     warnings: tuple[str, ...] = ()  # for the pod's creator
     error: Exception | None = None  # the exception behind an `InternalError`; the caller logs it
+    unseen: bool = False  # a watch will show an object that the decision lacked, and that is some milliseconds old
 
 
-def inject(
-    request: JsonObject,
-    catalog: Catalog | None,
-    settings: Settings,
-    trace: Trace | None = None,
-    *,
-    patches: bool = True,
-) -> Injection:
-    """Decide on an admission request and build the patch. A catalog of None means that the cache is not synced yet.
+def inject(review: Review, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Injection:
+    """Decide on a review and build the patch. A catalog of None means that the cache is not synced yet.
 
-    Fills the `trace`. Without `patches`, it only decides. Never raises: a VM that starts unmodified is better than a VM
-    that does not start.
+    Fills the `trace`. Never raises: a VM that starts unmodified is better than a VM that does not start.
     """
     try:
-        decision, pod = decide(request, catalog, settings, trace), mapping(request, "object")
-        if not patches:
-            return Injection(decision)
-        operations = patch_for(decision, pod, settings) if settings.action is not Action.OBSERVE else []
-        return Injection(decision, operations or None, _warnings(decision, pod, settings))
+        decision = decide(review, catalog, settings, trace)
+        operations = patch_for(decision, review.manifest, settings) if settings.action is not Action.OBSERVE else []
+        return Injection(decision, operations or None, _warnings(decision, review, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return failed(error, settings)
 
@@ -75,14 +68,13 @@ def failed(error: Exception, settings: Settings) -> Injection:
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
-def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Decision:
+def decide(review: Review, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Decision:
     """Decide which node the pod should run on, and why. Fills the `trace`."""
     trace = trace or Trace()
-    if not eligibility.is_pod_creation(request):
+    if not review.creates_pod:
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
-    pod, namespace = request["object"], eligibility.namespace_of(request)
-    manifest = Manifest(pod, namespace, eligibility.username(request))
-    steered = eligibility.is_share_manager_pod(pod, namespace, settings)
+    manifest, mode = review.manifest, review.mode
+    steered = review.subject is Subject.SHARE_MANAGER
     rules = eligibility.STEERING_RULES if steered else eligibility.RULES
     by = opted_in_by(manifest, catalog, settings) if manifest.is_virt_launcher and not steered else OptedInBy.NOTHING
     broken = eligibility.ineligible_reason(manifest, by, settings, rules)
@@ -90,14 +82,29 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, tra
     if steered:
         if broken or catalog is None:
             return unchanged(broken or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
-        return _place_share_manager(manifest, catalog, settings, trace)
-    mode = eligibility.mode_of(manifest.annotations, settings)[0]
+        return place_share_manager(manifest, catalog, settings, trace)
     if broken is Reason.ALREADY_INJECTED and catalog is not None:
         decision = _check_pin_again(manifest, mode, catalog, settings, trace)
     elif broken or catalog is None:
         decision = unchanged(broken or Reason.CACHE_NOT_SYNCED, mode)
     else:
-        decision = _place_virt_launcher(manifest, mode, by, catalog, settings, trace)
+        return place(manifest, mode, by, catalog, settings, trace)
+    return _opted_in(decision, by)
+
+
+def place(  # noqa: PLR0913, PLR0917 (what the decision depends on)
+    manifest: Manifest,
+    mode: Mode,
+    by: OptedInBy,
+    catalog: Catalog,
+    settings: Settings,
+    trace: Trace | None = None,
+) -> Decision:
+    """Decide on the pod of a VM as if it were eligible. `by` is what opts the VM in. Fills the `trace`."""
+    return _opted_in(_place_virt_launcher(manifest, mode, by, catalog, settings, trace or Trace()), by)
+
+
+def _opted_in(decision: Decision, by: OptedInBy) -> Decision:
     decision = replace(decision, opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
@@ -224,11 +231,14 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
 
-def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Settings, trace: Trace) -> Decision:
+def place_share_manager(
+    manifest: Manifest, catalog: Catalog, settings: Settings, trace: Trace | None = None
+) -> Decision:
     """Place a share-manager pod on the node where most VMs or pods use its volume, if the node guard allows it.
 
-    The node is preferred, never required, so that Longhorn's failover always wins.
+    The node is preferred, never required, so that Longhorn's failover always wins. Fills the `trace`.
     """
+    trace = trace or Trace()
     volume = text(manifest.labels, VOLUME_LABEL)
     users = consumers_of(volume, catalog, settings)
     avoided = avoided_nodes(manifest.pod)
@@ -269,12 +279,10 @@ def _place_share_manager(manifest: Manifest, catalog: Catalog, settings: Setting
     return replace(placed, recorded=True, passed_over=passed_over, opted_in_by=by)
 
 
-def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:
+def _warnings(decision: Decision, review: Review, settings: Settings) -> tuple[str, ...]:
     # In observe mode, the webhook also decides on VMs that are not opted in. Don't warn their users.
     unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
     if not decision.recorded or unasked:
         return ()
-    annotations = mapping(pod, "metadata", "annotations")
-    named = text(annotations, DECIDING_CLAIM_ANNOTATION)
-    unknown_claim = named if named and named not in mounted_claims(mapping(pod, "spec")) else ""
-    return wording.warnings(decision, eligibility.mode_of(annotations, settings)[1], unknown_claim)
+    named = text(review.manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+    return wording.warnings(decision, review.unknown_mode, "" if named in review.manifest.claims else named)

@@ -23,7 +23,7 @@ from webhook.placement.affinity import (
     without_pin,
 )
 from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in, text
-from webhook.placement.objects.kubevirt import is_virt_launcher
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import REQUIRED, Selector
 from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
@@ -126,18 +126,19 @@ def _term(preference: _Preference) -> JsonObject:
     return {"weight": WEIGHT, "preference": {"matchExpressions": msgspec.json.decode(msgspec.json.encode(preference))}}
 
 
-def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
+def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> list[Operation]:
     """Return the patch that applies a decision to a pod; empty if nothing changes.
 
     Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    spec, node, outcome = map_in(pod, "spec"), decision.node or "", decision.outcome
+    pod, node, outcome = manifest.pod, decision.node or "", decision.outcome
+    spec = map_in(pod, "spec")
     if node and not spec and outcome is not Outcome.UNCHANGED:
         raise Malformed("spec is empty")
     if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
         node = ""
-    scheduler = _scheduler_name(pod, decision, settings)
+    scheduler = _scheduler_name(manifest, decision, settings)
     recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
     cold = decision.claims if decision.reason is Reason.COLD_START else ()
     labels = dict.fromkeys(each.limits for each in cold if each.decides and each.limits)
@@ -200,11 +201,11 @@ def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Seque
     return patch_between({"metadata": old}, {"metadata": {"annotations": {key: key for key in keys}}})
 
 
-def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str:
+def _scheduler_name(manifest: Manifest, decision: Decision, settings: Settings) -> str:
     foreign_or_bound = decision.reason in (Reason.NOT_FROM_KUBEVIRT, Reason.ALREADY_BOUND)
-    if not settings.scheduler_names or not is_virt_launcher(pod) or foreign_or_bound:
+    if not settings.scheduler_names or not manifest.is_virt_launcher or foreign_or_bound:
         return ""
     if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
         return ""
     # A pod from a file may have no schedulerName yet; the API server sets default-scheduler.
-    return settings.scheduler_names.get(text(pod, "spec", "schedulerName") or "default-scheduler", "")
+    return settings.scheduler_names.get(text(manifest.spec, "schedulerName") or "default-scheduler", "")

@@ -156,6 +156,7 @@ class ClaimFinding(Struct, frozen=True):
     decides: bool = True  # whether it has a vote (see `resolve`)
     detail: str = ""  # a predicate of the share-manager, such as "is stopped"
     limits: Selector = ()  # what the node of its share-manager must match
+    unseen: bool = False  # the catalog lacks the claim, or the PV that it names: it may be some milliseconds old
 
     @property
     def follows(self) -> bool:

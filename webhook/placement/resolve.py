@@ -64,9 +64,14 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     """Follow one claim to its PV, Longhorn volume and share-manager."""
     claim = catalog.claim(namespace, name)
     if claim is None:
-        return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND)
+        return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND, unseen=True)
     volume = catalog.volume(claim.volume_name)
-    bound = claim.is_bound(volume)
+    finding = _follow(claim, volume, catalog, settings)
+    return replace(finding, unseen=True) if claim.volume_name and volume is None else finding
+
+
+def _follow(claim: Claim, volume: Volume | None, catalog: Catalog, settings: Settings) -> ClaimFinding:
+    name, bound = claim.name, claim.is_bound(volume)
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from webhook.commands.admission_requests import in_namespace, read_documents, request_from
+from webhook.commands.admission_requests import in_namespace, read_documents, review_from
 from webhook.commands.completion import complete
-from webhook.commands.explain.explanation import Finding, Section, explain_machine, explain_pod, explain_request
+from webhook.commands.explain.explanation import Finding, Section, explain_machine, explain_pod, explain_review
 from webhook.commands.fleet_source import Fleet, read_fleet, selected, show_settings
 from webhook.commands.options import (
     all_namespaces_option,
@@ -92,7 +92,7 @@ def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
     for document in received:
         for kind, found in document.objects():
             item = in_namespace(namespace, kind, found)
-            request = request_from(document, kind, item, settings)
+            review = review_from(document, kind, item, settings)
             # The node of an existing pod does not end the decision.
             exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
             if kind == ("v1", "Pod") and exists:
@@ -100,8 +100,8 @@ def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
                     yield _explained(existing_pod(fleet, item), fleet)
                 except Malformed as error:
                     raise document.error(f"Pod {text(item, 'metadata', 'name')}: {error}") from None
-            elif request:
-                yield explain_request(request, fleet.inventory.store, settings)
+            elif review:
+                yield explain_review(review, fleet.inventory.store, settings)
 
 
 def _render(found: JsonObject, webhook: Webhook) -> str:

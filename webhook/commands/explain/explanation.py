@@ -6,36 +6,38 @@ Each step is a section: a question with its findings.
 from collections.abc import Collection, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kinds import read_pod
 from webhook.catalog.store import Store
-from webhook.commands.admission_requests import as_json, pod_name
+from webhook.commands.admission_requests import as_json, described, pod_name
 from webhook.commands.report.document import describe
 from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move
-from webhook.fleet.next_pod import as_if_eligible, before_scheduling, creation_request
+from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.states import Machine, assess, assess_pod, excluded_by
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
 from webhook.placement.affinity import DECISION
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import namespace_of
+from webhook.placement.eligibility import ineligible_reason
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
-from webhook.placement.injector import inject
+from webhook.placement.injector import failed, inject, place
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, condition, mapping, text
+from webhook.placement.objects.fields import JsonObject, Malformed, condition, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
-from webhook.placement.settings import OPT_IN_KEY, Settings
+from webhook.placement.reasons import ClaimFinding, Decision, OptedInBy, Outcome, Reason
+from webhook.placement.review import Review, review_of
+from webhook.placement.settings import OPT_IN_KEY, MigrationTargets, Settings
 from webhook.placement.trace import Trace
 from webhook.placement.votes import Choice
 from webhook.placement.voting_consumers import claims_of
-from webhook.placement.wording import ADVICE, SENTENCES
+from webhook.placement.wording import ADVICE, SENTENCES, unchanged
 
 FOLLOWED = (
     "No action needed: the webhook leaves such a pod unchanged, and steers the next share-manager pod to its node."
@@ -59,7 +61,7 @@ class Section(Struct, frozen=True):
 
 def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObject:
     """Explain an existing pod that runs no VM."""
-    found = explain_request(creation_request(before_scheduling(pod), settings), catalog, settings)
+    found = explain_review(review_of(before_scheduling(pod), settings), catalog, settings)
     fact, placement = read_pod(pod), [*_placement(pod)]
     if fact and settings.steering and (followed := assess_pod(fact, catalog, settings)):
         served = f"which {followed.storage_node} serves" if followed.storage_node else "which no node serves now"
@@ -80,41 +82,63 @@ def explain_machine(machine: Machine, inventory: Inventory, webhook: Webhook) ->
     findings = (*placement, *_state(vm, stops=bool(stopped)))
     found: JsonObject = {"steps": [], "decision": None, "ifEligible": None, "patch": None, "warnings": []}
     if machine.template is not None:
-        request = creation_request(machine.template, settings)
-        found = explain_request(request, forecast(catalog, stopped), settings)
+        found = explain_review(review_of(machine.template, settings), forecast(catalog, stopped), settings)
     where = Section("Where is the VM?", tuple(map(Finding, findings)))
     own = {"name": "/".join(machine.key), "vm": vm, "steps": [where, *found["steps"]], "advice": [vm["advice"]]}
     return found | own
 
 
-def explain_request(request: JsonObject, catalog: Catalog, settings: Settings) -> JsonObject:
-    """Explain the decision on a request.
+def explain_review(review: Review, catalog: Catalog, settings: Settings) -> JsonObject:
+    """Explain the decision on a review.
 
     `ifEligible` is the decision if no rule of eligibility ended it; None if no rule does.
     """
-    trace, assumed = Trace(), None
-    injection = inject(request, catalog, settings, trace)
-    eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
-    if injection.decision.reason in broken:
-        trace = Trace()
-        assumed = inject(request | {"object": eligible}, catalog, settings, trace)
-    sections = list(_steps(trace, broken if assumed else (), request, catalog, settings))
+    trace = Trace()
+    injection = inject(review, catalog, settings, trace)
+    by, namespace = injection.decision.opted_in_by, review.manifest.namespace
+    ignored = _ignorable(review, by, settings)
+    assumed = None
+    if injection.decision.reason in ignored:
+        assumed = _if_eligible(review, by, ignored, catalog, settings, trace)
+    sections = list(_steps(trace, ignored if assumed else (), review, catalog, settings))
     advice = wording.advice(injection.decision)
-    if assumed and assumed.decision.outcome is Outcome.UNCHANGED:
-        advice += wording.advice(assumed.decision)
-    namespace = namespace_of(request)
+    if assumed and assumed.outcome is Outcome.UNCHANGED:
+        advice += wording.advice(assumed)
     if injection.decision.reason is Reason.NOT_OPTED_IN and (
         setting := excluded_by(catalog.namespace(namespace), settings)
     ):
         advice = (f"Nothing opts in VMs of namespace {namespace}: {setting} excludes it.",)
     return as_json(injection) | {
-        "name": pod_name(request),
+        "name": pod_name(review),
         "vm": None,
         "steps": sections,
-        "ifEligible": as_json(assumed)["decision"] if assumed else None,
+        "ifEligible": described(assumed) if assumed else None,
         # The sentences of the decisions name the default annotation.
         "advice": [each.replace(OPT_IN_KEY, settings.opt_in_annotations[0]) for each in dict.fromkeys(advice)],
     }
+
+
+def _ignorable(review: Review, by: OptedInBy, settings: Settings) -> tuple[Reason, ...]:
+    """Return the rules that the pod breaks and that `ifEligible` ignores."""
+    migrates = review.manifest.is_migration_target and settings.migration_targets is not MigrationTargets.PREFER
+    broken = {Reason.NOT_OPTED_IN: by is OptedInBy.NOTHING, Reason.MIGRATION_TARGET: migrates}
+    return tuple(reason for reason, is_broken in broken.items() if is_broken)
+
+
+def _if_eligible(  # noqa: PLR0913, PLR0917 (what the decision depends on)
+    review: Review, by: OptedInBy, ignored: Collection[Reason], catalog: Catalog, settings: Settings, trace: Trace
+) -> Decision:
+    """Return the decision if the `ignored` rules held: that of the next rule that doesn't hold, or that of a start."""
+    rules = tuple(rule for rule in trace.rules if rule.reason not in ignored)
+    trace.broken = ineligible_reason(review.manifest, by, settings, rules)
+    if trace.broken:
+        return replace(unchanged(trace.broken, review.mode), opted_in_by=by)
+    by = OptedInBy.ANNOTATION if by is OptedInBy.NOTHING else by
+    trace.opted_in_by = by
+    try:
+        return place(review.manifest.as_start(), review.mode, by, catalog, settings, trace)
+    except Malformed as error:
+        return failed(error, settings).decision
 
 
 def _placement(pod: JsonObject) -> Iterator[str]:
@@ -139,16 +163,17 @@ def _state(vm: JsonObject, *, stops: bool) -> Iterator[str]:
 
 
 def _steps(
-    trace: Trace, ignored: Collection[Reason], request: JsonObject, catalog: Catalog, settings: Settings
+    trace: Trace, ignored: Collection[Reason], review: Review, catalog: Catalog, settings: Settings
 ) -> Iterator[Section]:
     """Yield a section for each step of a decision. The pod breaks the `ignored` rules, and the steps ignore that."""
     if trace.rules:
         yield Section("Does the webhook handle the new pod?", tuple(_rules(trace, ignored)))
     if trace.claims:
-        found = [line for each in trace.claims for line in _claim(each, namespace_of(request), catalog, settings)]
+        namespace = review.manifest.namespace
+        found = [line for each in trace.claims for line in _claim(each, namespace, catalog, settings)]
         yield Section("Which nodes serve the claims?", tuple(found))
     if trace.consumers is not None:
-        volume = text(request, "object", "metadata", "labels", VOLUME_LABEL)
+        volume = text(review.manifest.labels, VOLUME_LABEL)
         yield Section("Which pods use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
     if trace.choice:
         yield Section("Which node is the target?", tuple(_target(trace, trace.choice)))

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.fleet.move import Move, make_plan, target_candidate
-from webhook.fleet.next_pod import before_scheduling, creation_request
+from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
@@ -21,7 +21,7 @@ from webhook.fleet.states import assess, decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.injector import decide
+from webhook.placement.injector import place_share_manager
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.kubevirt import controller_of
@@ -335,8 +335,7 @@ def _place_servers(state: State) -> State:
 
 def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
-    pod = _server_pod(volume, state)
-    created = Manifest(pod, state.site.around.settings.longhorn_namespace)
+    created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
     fitting = partial(_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
     nodes = fitting(state.most).nodes
     if not nodes:
@@ -344,7 +343,9 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
     all_known = len(nodes) != state.most
     anywhere = replace(server, nodes=nodes, follows=None, certain=all_known, moved=True, why="")
     users, settings = state.users(volume), state.site.around.settings
-    decision = decide(creation_request(pod, settings), state.catalog, settings)
+    if not settings.steering:
+        return anywhere
+    decision = place_share_manager(created, state.catalog, settings)
     voter = next((vm for vm in users if vm.nodes[:1] == (decision.node,)), None)
     if decision.outcome is not Outcome.PREFERRED or voter is None or not is_enforced(voter):
         return anywhere

@@ -31,11 +31,12 @@ NO_STRINGS: frozenset[str] = frozenset()
 class Manifest:
     """A pod's manifest, of which the rules read each part once. The pod may not have a namespace yet.
 
-    `user` is the creator of a pod that is being created. `true_annotations` and `false_annotations` are the keys of the
-    annotations with that value, if the pod mounts claims. `required_node_affinity` may be of any type.
+    `user` is the creator of a pod that is being created, None for a pod from a file and for a predicted one.
+    `true_annotations` and `false_annotations` are the keys of the annotations with that value, if the pod mounts
+    claims. `required_node_affinity` may be of any type.
     """
 
-    def __init__(self, pod: JsonObject, namespace: str, user: str = "") -> None:
+    def __init__(self, pod: JsonObject, namespace: str, user: str | None = None) -> None:
         self.pod, self.namespace, self.user = pod, namespace, user
         self.metadata, self.spec = mapping(pod, "metadata"), mapping(pod, "spec")
         self.labels, self.annotations = mapping(self.metadata, "labels"), mapping(self.metadata, "annotations")
@@ -49,6 +50,11 @@ class Manifest:
         self.true_annotations, self.false_annotations = keys
         self.is_migration_target = bool(self.labels.get(kubevirt.MIGRATION_LABEL))
         self.vmi_uid = text(self.labels, kubevirt.CREATED_BY_LABEL)
+
+    def as_start(self) -> "Manifest":
+        """Return the manifest as that of a VM's start instead of a live migration's target."""
+        labels = {key: value for key, value in self.labels.items() if key != kubevirt.MIGRATION_LABEL}
+        return Manifest(self.pod | {"metadata": self.metadata | {"labels": labels}}, self.namespace, self.user)
 
 
 def mounted_claims(spec: JsonObject) -> tuple[str, ...]:

@@ -10,8 +10,10 @@ import msgspec
 from webhook.catalog.kind import list_of, map_of, metadata_of
 from webhook.catalog.kinds import NEW_POD_SPEC, OWNED
 from webhook.placement.injector import Injection
-from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import Decision
+from webhook.placement.review import Review, read_request
+from webhook.placement.settings import Settings
 
 # bytes. KubeVirt copies the annotations of a VM, at most 256 KiB, to its pod; without them, the review has 10 KiB.
 REVIEW_LIMIT = 512 * 1024
@@ -53,7 +55,7 @@ def is_oversized(body: bytes) -> bool:
     return len(body) > REVIEW_LIMIT or sum(map(body.count, (b"[", b"{", b","))) > MAX_ITEMS
 
 
-def read_review(body: bytes) -> JsonObject:
+def decode_request(body: bytes) -> JsonObject:
     """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
     if not body:
         raise BadReview("empty body: expected an AdmissionReview in JSON")
@@ -65,9 +67,14 @@ def read_review(body: bytes) -> JsonObject:
         raise BadReview(f"invalid JSON: {error}") from None
 
 
-def read_uid(body: bytes) -> JsonObject:
-    """Return the request of an AdmissionReview in JSON, with nothing but its uid. Raises BadReview."""
-    return request_of(_decode(_UID.decode, body))
+def read_review(body: bytes, settings: Settings) -> Review:
+    """Read an AdmissionReview in JSON. Raises BadReview like `decode_request`."""
+    return read_request(decode_request(body), settings)
+
+
+def read_uid(body: bytes, settings: Settings) -> Review:
+    """Read an AdmissionReview in JSON, with nothing but its uid. Raises BadReview."""
+    return read_request(request_of(_decode(_UID.decode, body)), settings)
 
 
 def _decode(decode: Callable[[bytes], Any], body: bytes) -> Any:
@@ -93,15 +100,13 @@ def request_of(review: Any) -> JsonObject:
     return request
 
 
-def call_age(request: JsonObject, now: float) -> float:
-    """Return for how many whole seconds the creation of the request's object has lasted. `now` is in epoch seconds.
+def call_age(review: Review, now: float) -> float:
+    """Return for how many whole seconds the creation of the review's pod has lasted. `now` is in epoch seconds.
 
-    The API server sets the time of the object's managedFields when it receives the creation, before it calls webhooks.
-    Retries send the same time. Returns 0 if the request has no such time.
+    Retries send the same time. Returns 0 if the review has no time.
     """
-    times = [text(entry, "time") for entry in mappings(request, "object", "metadata", "managedFields")]
     try:
-        begun = datetime.fromisoformat(max(times, default=""))
+        begun = datetime.fromisoformat(review.begun)
     except ValueError:
         return 0.0
     return max(0.0, now // 1 - begun.replace(tzinfo=begun.tzinfo or UTC).timestamp() // 1)
