@@ -14,6 +14,7 @@ from tests.support.builders import (
     HOSTNAME,
     Object,
     claim,
+    fact_of,
     hotplug_pod,
     node,
     pinned_fields,
@@ -31,16 +32,17 @@ from tests.support.builders import (
 from tests.support.own_process import run_in_child_process
 from webhook.catalog import kinds
 from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, decode_json, decode_large, map_of, object_of
-from webhook.catalog.kinds import PODS, STORAGE_CLASSES, read_pod
+from webhook.catalog.kinds import PODS, read_pod
+from webhook.catalog.storage_kinds import CLAIMS, STORAGE_CLASSES
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.pod import UNDECODED, _stored_once
 from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
 
-@pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", "", True])
-def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: object) -> None:
-    read = kinds.read_volume(volume(parameters={"migratable": value}))
+@pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", ""])
+def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: str) -> None:
+    read = fact_of(volume(parameters={"migratable": value}))
     assert read.migratable is (value in ("1", "t", "T", "true", "True", "TRUE"))
 
 
@@ -154,7 +156,7 @@ def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object)
 
 def test_names_of_any_length_are_not_kept() -> None:
     """The API server admits a PV's or an owner's name of any length, and any number of annotations of a VM."""
-    assert kinds.read_claim(claim(volume="x" * 254)).volume_name == ""
+    assert fact_of(claim(volume="x" * 254)).volume_name == ""
     owned = vmi(owner_kind="x" * 254)
     owned["metadata"]["ownerReferences"][0] |= {"name": "x" * 254, "uid": "x" * 254}
     found = kinds.read_vmi(owned)
@@ -184,7 +186,7 @@ def test_a_pod_with_very_many_quantities_counts_only_as_a_pod() -> None:
 @pytest.mark.parametrize("quantity", ["many", "1 Gi", "", "0x10", "1e1000", "1Kib", "NaN", True, [], {}], ids=repr)
 def test_the_error_for_an_invalid_quantity_does_not_contain_its_value(quantity: Any) -> None:
     with pytest.raises(Malformed, match="a resource quantity is n") as caught:
-        kinds.read_node(node(allocatable={"cpu": quantity}))
+        fact_of(node(allocatable={"cpu": quantity}))
     assert not quantity or str(quantity) not in str(caught.value)
     with pytest.raises(Malformed, match="a resource quantity is n"):
         kinds.read_pod(pod("one", requests={"cpu": quantity}))
@@ -230,7 +232,22 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
 
 @pytest.mark.parametrize(("size", "expected"), [("1Gi", 1024**3), ("much", 0), (None, 0)])
 def test_a_claim_has_the_requested_size(size: str | None, expected: int) -> None:
-    assert kinds.read_claim(claim(resources={"requests": {"storage": size} if size else {}})).size == expected
+    assert fact_of(claim(resources={"requests": {"storage": size} if size else {}})).size == expected
+
+
+def test_a_typed_object_names_its_malformed_field_and_reads_a_null_as_absent() -> None:
+    for spec, problem in (
+        ({"volumeName": 5}, "spec.volumeName: expected str, got int"),
+        ({"accessModes": ["ReadWriteMany", 7]}, "spec.accessModes[1]: expected str, got int"),
+        ([], "spec: expected object, got array"),
+    ):
+        with pytest.raises(MalformedObject) as raised:
+            CLAIMS.decode(json.dumps(claim() | {"spec": spec}).encode())
+        assert raised.value.args == ("default/disk1", problem)
+    nulls = claim() | {"status": None, "spec": {"volumeName": None, "accessModes": ["ReadWriteMany", None]}}
+    assert CLAIMS.decode(json.dumps(nulls).encode()) == CLAIMS.convert(
+        claim() | {"status": {}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    )
 
 
 # A large object is decoded without what is too large to decode

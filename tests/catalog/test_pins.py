@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.builders import (
-    READERS,
     Object,
     apply_injection,
+    fact_of,
     node,
     pinned_vm_pod,
     review,
@@ -42,7 +42,7 @@ class Replica:
 
     def show(self, *items: Object) -> None:
         for item in items:
-            self.store.put(READERS[item["kind"]](item))
+            self.store.put(fact_of(item))
 
     def delete(self, item: Object) -> None:
         kind = Pod if item["kind"] == "Pod" else VirtualMachineInstance

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.builders import (
     HOSTNAME,
+    IN_TREE_DRIVERS,
     OPT_IN,
     Object,
     claim,
@@ -34,7 +35,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import longhorn_volume, replica
 from webhook.catalog.kind import Kind
-from webhook.catalog.kinds import IN_TREE_DRIVERS, kinds
+from webhook.catalog.kinds import kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 MINUTE = "2026-08-01T12:00:00Z"
@@ -125,7 +126,12 @@ VOLUMES = [
     *(with_parts(volume(kind, driver=""), spec={kind: {}}) for kind in IN_TREE_DRIVERS),
 ]
 TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
-NODES = [node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"})]
+NODES = [
+    with_parts(
+        node(labels=ZONES, unschedulable=True, taints=[TAINT], allocatable={"cpu": "4"}),
+        status={"nodeInfo": {"kernelVersion": "6.8.0"}},
+    )
+]
 TOPOLOGIES = [{"matchLabelExpressions": [{"key": HOSTNAME, "values": ["node-a"]}]}]
 LONGHORN = {"provisioner": "driver.longhorn.io", "volumeBindingMode": "WaitForFirstConsumer"}
 LIMITS = {"shareManagerNodeSelector": "disk:ssd", "shareManagerTolerations": "a:NoSchedule"}
@@ -157,13 +163,13 @@ KINDS = {kind.name: kind for kind in kinds("longhorn-system")}
 def test_the_shape_has_every_field_that_the_reader_uses(kind: Kind) -> None:
     for item in EXAMPLES[kind.name]:
         sent = {key: item[key] for key in ("kind", "metadata")} if kind.metadata_only else item
-        assert kind.extract(kind.decode(msgspec.json.encode(sent))) == kind.extract(item)
+        assert kind.extract(kind.decode(msgspec.json.encode(sent))) == kind.extract(kind.convert(item))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_examples_set_every_field_that_the_reader_uses(kind: Kind) -> None:
     def fields(item: Object) -> dict[str, Any]:
-        fact = kind.extract(item)
+        fact = kind.extract(kind.convert(item))
         return {name: getattr(fact, name) for name in kind.fact.__struct_fields__} if fact else {}
 
     empty = fields({"metadata": {"name": "one"}})

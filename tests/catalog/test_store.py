@@ -8,6 +8,7 @@ from tests.support.builders import (
     HOSTNAME,
     Object,
     catalog,
+    fact_of,
     hotplug_pod,
     node,
     pinned_fields,
@@ -22,7 +23,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.kinds import read_node, read_pod, read_volume
+from webhook.catalog.kinds import read_pod
 from webhook.catalog.pod_tables import Pods
 from webhook.catalog.releases import MAX_OWNERS, Releases
 from webhook.catalog.store import Store
@@ -55,7 +56,7 @@ def test_a_pv_is_found_by_its_name_and_its_volume_handle_until_it_is_removed() -
     assert [found.name for found in store.volumes_by_handle("vol-disk1-restored")] == ["disk"]
     assert [found.name for found in store.volumes_by_handle("disk")] == ["disk"]
     assert not store.volumes_by_handle("x")
-    store.put(read_volume(volume(name="second")))
+    store.put(fact_of(volume(name="second")))
     assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("pvc-disk1"), store.volume("second")]
     store.volumes.remove(("", "pvc-disk1"))
     assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("second")]
@@ -66,7 +67,7 @@ def test_a_pv_is_found_by_its_name_and_its_volume_handle_until_it_is_removed() -
 def test_an_extended_resource_is_reported_while_a_node_has_it() -> None:
     store = Store()
     for name, gpus, reported in (("a", "1", True), ("b", "0", True), ("a", "", True), ("b", "", False)):
-        fact = read_node(node(name, allocatable={"cpu": "4"} | ({"example.com/gpu": gpus} if gpus else {})))
+        fact = fact_of(node(name, allocatable={"cpu": "4"} | ({"example.com/gpu": gpus} if gpus else {})))
         store.put(fact)
         assert store.is_reported("example.com/gpu") is reported
     assert not store.is_reported("example.com/other")
@@ -186,9 +187,9 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
 def test_only_a_changed_capacity_of_a_node_evaluates_its_pins_again() -> None:
     store = catalog(node(), vmi(), pinned_vm_pod("one"))
     store.pins.counting()
-    store.put(read_node(node(labels={"changed": "true"})))
+    store.put(fact_of(node(labels={"changed": "true"})))
     assert not store.pins._changed
-    store.put(read_node(node(allocatable={"cpu": "1"})))
+    store.put(fact_of(node(allocatable={"cpu": "1"})))
     assert store.pins._changed
 
 

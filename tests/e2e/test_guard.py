@@ -21,7 +21,7 @@ from tests.support.json_server import JsonServer
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.scenario import HOSTNAME, Scenario, reason_of
 from tests.support.webhook_process import REGISTRATIONS
-from webhook.catalog.kinds import LONGHORN_DRIVER
+from webhook.catalog.storage_kinds import LONGHORN_DRIVER
 
 pytestmark = pytest.mark.controlplane
 

@@ -32,7 +32,7 @@ from tests.support.measured import Measured
 from tests.support.random_clusters import HIGH, OTHER_DRIVER, mounting_pods, served_clusters
 from tests.support.scenario import CO_SCHEDULED, DECISION, POOL
 from tests.support.webhook_process import WEBHOOK_LABEL, Webhook
-from webhook.catalog.kinds import LONGHORN_DRIVER
+from webhook.catalog.storage_kinds import LONGHORN_DRIVER
 
 pytestmark = pytest.mark.controlplane
 

@@ -11,6 +11,7 @@ from tests.support.builders import (
     REQUIRED,
     Object,
     apply_injection,
+    fact_of,
     injection_for,
     name_requirement,
     node,
@@ -21,7 +22,6 @@ from tests.support.builders import (
     storage,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
-from webhook.catalog.kinds import read_node
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import (
@@ -333,10 +333,10 @@ def test_a_stopped_vm_selects_nodes_with_what_its_hardware_needs(
 ) -> None:
     labels = {"kubevirt.io/schedulable": "true", TSC_FREQUENCY: "2100"}
     nodes = [
-        read_node(node("node-a", labels=labels)),
-        read_node(node("node-b", labels=labels | {TSC_FREQUENCY: "2900"})),
-        read_node(node("node-c", labels={TSC_FREQUENCY: "1000"})),
-        read_node(node("node-d", labels=labels | {TSC_FREQUENCY: "fast"})),
+        fact_of(node("node-a", labels=labels)),
+        fact_of(node("node-b", labels=labels | {TSC_FREQUENCY: "2900"})),
+        fact_of(node("node-c", labels={TSC_FREQUENCY: "1000"})),
+        fact_of(node("node-d", labels=labels | {TSC_FREQUENCY: "fast"})),
     ]
     built = vm(domain=domain, architecture=architecture)
     spec = rendered_pod(built, rendering=Rendering.of(None, nodes))["spec"]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import (
+    IN_TREE_DRIVERS,
     PREFERRED,
     REQUIRED,
     ZONE,
@@ -32,7 +33,6 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.catalog.kinds import IN_TREE_DRIVERS
 from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate

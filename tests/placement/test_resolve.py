@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.builders import (
     PREFERRED,
-    READERS,
     REQUIRED,
     ZONE,
     Object,
@@ -15,6 +14,7 @@ from tests.support.builders import (
     catalog,
     claim,
     decision_for,
+    fact_of,
     injection_for,
     labeled_namespace,
     node,
@@ -426,7 +426,7 @@ def test_a_namespace_full_of_pods_that_mount_the_claims_costs_a_review_little(st
     manifests += [share_manager("vol-c0", state=state), node("node-b"), *pods]
     asked = 0
 
-    store = Store(fact for each in manifests if (fact := READERS[each["kind"]](each)))
+    store = Store(fact for each in manifests if (fact := fact_of(each)))
     mounting_pods = store.mounting_pods
 
     def count_pods(namespace: str, claim: str) -> Iterator[Pod]:

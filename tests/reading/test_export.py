@@ -12,15 +12,19 @@ from hypothesis import settings as hypothesis_settings
 from tests.support.builders import (
     Object,
     catalog,
+    claim,
     inject_request,
     pinned_vm_pod,
     request,
     share_manager_pod,
     virt_launcher,
 )
+from tests.support.fake_api_server import ApiServer
 from tests.support.random_clusters import placement_cases
 from webhook.catalog.kinds import kinds, tool_kinds
+from webhook.cluster.client import Api, ClusterClient
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
+from webhook.reading.export import export
 from webhook.reading.export import reduced as reduced_raw
 
 KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *tool_kinds("longhorn-system"))}
@@ -87,7 +91,17 @@ def test_of_images_annotations_and_messages_only_those_that_a_decision_reads_are
 @pytest.mark.parametrize("value", [None, 1, "x", [], ["x"], [[1]], {}, {"a": None}])
 @pytest.mark.parametrize("field", ["metadata", "spec", "status"])
 def test_a_malformed_object_is_reduced_without_an_error(field: str, value: Any) -> None:
-    for kind in KINDS:
+    for kind in (name for name, each in KINDS.items() if not each.typed):
         reduced(virt_launcher() | {field: value}, kind=kind)
         reduced({"metadata": {"annotations": value}, "spec": {"containers": value, "volumes": value}}, kind=kind)
         reduced({"status": {"conditions": value, "containerStatuses": value}}, kind=kind)
+
+
+def test_a_malformed_object_of_a_typed_kind_is_omitted_with_its_field() -> None:
+    omitted = list[tuple[str, str, bool]]()
+    with ApiServer() as server:
+        server.put(claim(), claim("broken", volumeMode=["Block"]))
+        client = ClusterClient(Api(server.url))
+        kept = list(export(client, "longhorn-system", (), lambda *each: omitted.append(each)))
+    assert [each["metadata"]["name"] for each in kept if each["kind"] == "PersistentVolumeClaim"] == ["disk1"]
+    assert ("PersistentVolumeClaim default/broken", "spec.volumeMode: expected str, got array", False) in omitted

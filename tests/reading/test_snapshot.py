@@ -61,7 +61,7 @@ def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(
 def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -> None:
     malformed = {
         "PersistentVolumeClaim default: metadata.name is missing": claim(""),
-        "Node: metadata.name is missing": {"apiVersion": "v1", "kind": "Node", "metadata": []},
+        "Node: metadata: expected object, got array": {"apiVersion": "v1", "kind": "Node", "metadata": []},
         "Node node-a: a resource quantity is not a number with a unit": node(allocatable={"cpu": "s3cret"}),
         "Pod default/a: resources: a resource quantity is neither a string nor a number": pod(
             "a", requests={"cpu": []}

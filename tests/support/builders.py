@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from tests.support.accounts import creator_of
-from webhook.catalog import kinds, longhorn_kinds
+from webhook.catalog import kinds
 from webhook.catalog.store import Store
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection, decide, inject
@@ -26,20 +26,21 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 
-READERS = {
-    "CSINode": kinds.read_csi_node,
-    "Namespace": kinds.read_namespace,
-    "Node": kinds.read_node,
-    "PersistentVolume": kinds.read_volume,
-    "PersistentVolumeClaim": kinds.read_claim,
-    "Pod": kinds.read_pod,
-    "Replica": longhorn_kinds.read_replica,
-    "ShareManager": longhorn_kinds.read_share_manager,
-    "StorageClass": kinds.read_storage_class,
-    "VirtualMachine": kinds.read_virtual_machine,
-    "VirtualMachineInstance": kinds.read_vmi,
-    "Volume": longhorn_kinds.read_longhorn_volume,
+# The CSI drivers that serve the PVs of in-tree types.
+IN_TREE_DRIVERS = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
 }
+KINDS = {kind.name: kind for kind in kinds.kinds("longhorn-system")}
+
+
+def fact_of(manifest: Mapping[str, Any]) -> Any:
+    """Return the fact of a manifest, None for an object to ignore. Raises Malformed or MalformedObject."""
+    kind = KINDS[manifest["kind"]]
+    return kind.read(kind.convert(dict(manifest)))
 
 
 def pod(
@@ -359,7 +360,7 @@ def decide_request(received: Object, store: Catalog | None, chosen: Settings) ->
 
 def catalog(*manifests: Mapping[str, Any]) -> Store:
     """Build a store that holds only these objects."""
-    facts = (READERS[manifest["kind"]](dict(manifest)) for manifest in manifests)
+    facts = map(fact_of, manifests)
     return Store(fact for fact in facts if fact is not None)
 
 

@@ -6,7 +6,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.support import builders
-from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
+from tests.support.builders import (
+    KINDS,
+    OPT_IN,
+    Object,
+    fact_of,
+    pinned_fields,
+    pod,
+    settings,
+    virt_launcher,
+    virtual_machine,
+)
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store, parse_time
 from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
@@ -97,7 +107,7 @@ def inventory(*manifests: Object) -> Inventory:
     found = Inventory(Store(taken_at=parse_time(NOW)))
     for manifest in manifests:
         found.keep(manifest["kind"], manifest)
-        fact = READERS[manifest["kind"]](manifest) if manifest["kind"] in READERS else None
+        fact = fact_of(manifest) if manifest["kind"] in KINDS else None
         if fact is not None:
             found.store.put(fact)
     return found

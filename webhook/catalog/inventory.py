@@ -123,7 +123,6 @@ class Inventory(Struct, frozen=True):
     budgets: dict[Key, JsonObject] = field(default_factory=dict)
     quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
-    kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[Key, str] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
 
@@ -147,9 +146,6 @@ class Inventory(Struct, frozen=True):
             getattr(self, _MANIFESTS[kind])[key_of(item)] = item
         elif kind == "ResourceQuota":
             self.quotas.setdefault(key_of(item)[0], {})[key_of(item)] = item
-        elif kind == "Node":
-            kernel = text(item, "status", "nodeInfo", "kernelVersion")
-            self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
         elif kind == "Setting":
             # A hand-written file may name no namespace.
             self.longhorn_settings[text(item, "metadata", "namespace"), key_of(item)[1]] = text(item, "value")
@@ -174,7 +170,8 @@ class Inventory(Struct, frozen=True):
             for container in mappings(pod, "spec", "containers")
         }
         version = self.longhorn_setting(longhorn.VERSION_SETTING, settings) or ""
-        return Servers(version, self.kernels, running)
+        kernels = {node.name: version_numbers(node.kernel) for node in self.store.nodes.values()}
+        return Servers(version, kernels, running)
 
     def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
         """Yield the volume of each share-manager pod, and the pod."""

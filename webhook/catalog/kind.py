@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct, field
 
 from webhook.placement.objects.facts import Fact, Key
-from webhook.placement.objects.fields import JsonObject, Malformed, text
-from webhook.placement.objects.pod import UNDECODED
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
+from webhook.placement.objects.pod import MAX_NAME, UNDECODED
 from webhook.placement.objects.resources import MAX_CONTAINERS
 
 T = TypeVar("T")
@@ -38,7 +38,44 @@ _UP_TO_BRACKET = re.compile(rb'(?:[^]["{}]++|"(?:[^"\\]++|\\.)*+")*+[]\[{}]')
 
 
 class MalformedObject(ValueError):
-    """An object that can't be read. The arguments are its namespace and name, as far as known, and the problem."""
+    """An object that can't be read. The arguments are its namespace and name, as far as known, and the problem.
+
+    `manifest` is None if it is not even JSON.
+    """
+
+    def __init__(self, name: str, problem: str, manifest: JsonObject | None = None) -> None:
+        super().__init__(name, problem)
+        self.manifest = manifest
+
+
+class Typed(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An object, or a part of one, with Kubernetes' names and the fields that are used."""
+
+
+class Metadata(Typed, frozen=True):
+    """The metadata that identify an object. A kind of which more is used adds its fields."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Return the namespace and name of a namespaced object."""
+        return self.namespace or "default", self.name
+
+    @property
+    def is_terminating(self) -> bool:
+        """Return whether the object is being deleted."""
+        return bool(self.deletion_timestamp)
+
+
+def limited_name(name: str) -> str:
+    """Return a name, or an empty string for one that is too long. Namespace users write names of any length."""
+    return name if len(name) <= MAX_NAME else ""
 
 
 class Kind(Struct, frozen=True):
@@ -46,9 +83,10 @@ class Kind(Struct, frozen=True):
 
     api_version: str  # as in manifests
     name: str  # as in manifests, such as "Pod"
-    shape: Any  # what the API server's JSON decodes to; a snapshot keeps no other fields
+    # what the API server's JSON decodes to, and all that a snapshot keeps: a subclass of `Typed`, or the type of a map
+    shape: Any
     fact: Any = None  # the type of its facts; None for a kind of which only the tool reads the manifests
-    read: Callable[[JsonObject], Fact | None] = lambda _item: None  # extracts the fact; None for an object to ignore
+    read: Callable[[Any], Fact | None] = lambda _item: None  # extracts the fact; None for an object to ignore
     query: dict[str, str] = field(default_factory=dict)  # parameters of list and watch requests
     namespace: str = ""  # only its objects count; empty for those of all namespaces
     required: bool = True  # without the right to read the kind, the webhook isn't ready
@@ -93,8 +131,8 @@ class Kind(Struct, frozen=True):
 
     def read_all(
         self, raws: Iterable[msgspec.Raw | bytes], skip: Callable[[str, str], None]
-    ) -> Iterator[tuple[JsonObject, Fact | None]]:
-        """Yield each object, with the fields of the shape, and its fact, None for an object to ignore.
+    ) -> Iterator[tuple[Any, Fact | None]]:
+        """Yield each object, decoded to the shape, and its fact, None for an object to ignore.
 
         Calls `skip` for a malformed object, with its name and the problem.
         """
@@ -107,25 +145,45 @@ class Kind(Struct, frozen=True):
             else:
                 yield item, fact
 
-    def decode(self, raw: msgspec.Raw | bytes) -> JsonObject:
-        """Decode an object: the fields of the shape, or all if one of them has another type. Raises MalformedObject.
+    @property
+    def typed(self) -> bool:
+        """Return whether objects decode to a subclass of `Typed`. Otherwise they decode to maps."""
+        return not is_typeddict(self.shape)
 
-        Of a large object, the fields that are too large to decode are missing.
+    def decode(self, raw: msgspec.Raw | bytes) -> Any:
+        """Decode an object to the shape. Raises MalformedObject.
+
+        A map has all fields if one of the shape's has another type. Of a large one, the fields that are too large to
+        decode are missing.
         """
         try:
-            if len(raw) > LARGE:
+            if len(raw) > LARGE and not self.typed:
                 return decode_large(raw, self.shape)
-            item: JsonObject = decode_json(_decoder(self.shape), raw)
+            return decode_json(_decoder(self.shape), raw)
         except (ValueError, RecursionError):
-            try:
-                item = decode_json(_ANY, raw)
-            except (ValueError, RecursionError):
-                raise MalformedObject("", "not valid JSON") from None
-        return item if isinstance(item, dict) else {}
+            pass  # a field of another type, or a null
+        try:
+            item = decode_json(_ANY, raw)
+        except (ValueError, RecursionError):
+            raise MalformedObject("", "not valid JSON") from None
+        return self.convert(item if isinstance(item, dict) else {})
 
-    def extract(self, item: JsonObject) -> Fact | None:
-        """Read the fact of an object; None for an object to ignore. Raises MalformedObject."""
-        name = text(item, "metadata", "name")
+    def convert(self, manifest: JsonObject) -> Any:
+        """Convert a manifest to the shape. In a typed object, null counts as absent. Raises MalformedObject."""
+        if not self.typed:
+            return manifest
+        try:
+            return msgspec.convert(manifest, self.shape)
+        except msgspec.ValidationError:
+            try:
+                return msgspec.convert(_without_nulls(manifest), self.shape)
+            except msgspec.ValidationError as error:
+                namespace, name, _ = identity(manifest)
+                raise MalformedObject("/".join(filter(None, (namespace, name))), _problem(error), manifest) from None
+
+    def extract(self, item: Any) -> Fact | None:
+        """Read the fact of a decoded object; None for an object to ignore. Raises MalformedObject."""
+        namespace, name, _ = identity(item)
         try:
             if name:
                 return self.read(item)
@@ -134,7 +192,28 @@ class Kind(Struct, frozen=True):
             problem = str(error)
         except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
             problem = type(error).__name__
-        raise MalformedObject("/".join(filter(None, (text(item, "metadata", "namespace"), name))), problem)
+        manifest = item if isinstance(item, dict) else msgspec.to_builtins(item)
+        raise MalformedObject("/".join(filter(None, (namespace, name))), problem, manifest)
+
+
+def identity(item: Any) -> tuple[str, str, str]:
+    """Return the namespace, the name and the resource version of a decoded object; each may be empty."""
+    if isinstance(item, dict):
+        metadata = mapping(item, "metadata")
+        return text(metadata, "namespace"), text(metadata, "name"), text(metadata, "resourceVersion")
+    return item.metadata.namespace, item.metadata.name, item.metadata.resource_version
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
+
+
+def _problem(error: Exception) -> str:
+    """Return "spec.volumeName: expected str, got int" for msgspec's "Expected `str`, got `int` - at `$.spec...`"."""
+    what, _, where = str(error).replace("`", "").partition(" - at $.")
+    return f"{where or 'the object'}: {what[:1].lower()}{what[1:]}"
 
 
 def key_of(item: JsonObject) -> Key:

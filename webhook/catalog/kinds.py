@@ -7,174 +7,89 @@ encrypted volume carries its passphrase.
 
 from typing import Any
 
+from msgspec import field
 from msgspec.structs import replace
 
-from webhook.catalog.kind import Kind, key_of, list_of, map_of, metadata_of, object_of
+from webhook.catalog.kind import Kind, Metadata, Typed, key_of, limited_name, list_of, map_of, metadata_of, object_of
 from webhook.catalog.longhorn_kinds import LONGHORN_VOLUMES, REPLICAS, SETTINGS, SHARE_MANAGERS
+from webhook.catalog.storage_kinds import CLAIMS, CSI_NODES, STORAGE_CLASSES, VOLUMES
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects import facts, kubevirt
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
-from webhook.placement.objects.longhorn import share_manager_limits
+from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
-    MAX_NAME,
     NO_STRINGS,
     Manifest,
-    labels_of,
     memory_of,
     pod_facts,
+    shared_labels,
     true_and_false_keys,
 )
 from webhook.placement.objects.resources import amounts
-from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.settings import OPT_IN_KEY
 
-KUBEVIRT, STORAGE = "kubevirt.io/v1", "storage.k8s.io/v1"
+KUBEVIRT = "kubevirt.io/v1"
 KUBEVIRT_API = f"/apis/{KUBEVIRT}"
 
 OWNED = {"labels": Any, "annotations": Any, "ownerReferences": list_of("apiVersion kind name uid controller")}
-_LABELED = metadata_of("labels")
 _CONDITIONS = list_of("type status reason lastTransitionTime message")
-
-
-def _limited_name(name: str) -> str:
-    # Namespace users write it, and the API server admits any length: no object has such a name.
-    return name if len(name) <= MAX_NAME else ""
-
-
-# Claims and their volumes
-
-# The annotation that Kubernetes still reads before the field: `GetPersistentVolumeClaimClass`.
-OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
-
-
-def read_claim(item: JsonObject) -> facts.Claim:
-    """Extract the facts of a PersistentVolumeClaim."""
-    namespace, name = key_of(item)
-    modes = mapping(item, "spec").get("accessModes")
-    shared = isinstance(modes, list) and "ReadWriteMany" in modes
-    return facts.Claim(
-        namespace,
-        name,
-        _limited_name(text(item, "spec", "volumeName")),
-        shared,
-        state_of=text(item, "metadata", "labels", kubevirt.STATE_CLAIM_LABEL),
-        block=text(item, "spec", "volumeMode") == "Block",
-        storage_class=text(item, "metadata", "annotations", OLD_CLASS) or text(item, "spec", "storageClassName"),
-        uid=text(item, "metadata", "uid"),
-        phase=text(item, "status", "phase"),
-        size=_size(item),
-    )
-
-
-def _size(claim: JsonObject) -> int:
-    try:
-        return amounts({"storage": mapping(claim, "spec", "resources", "requests").get("storage", 0)})["storage"]
-    except Malformed:  # only the tool's plans need it
-        return 0
-
-
-_CLAIM = object_of(
-    metadata=metadata_of(labels=map_of(kubevirt.STATE_CLAIM_LABEL), annotations=map_of(OLD_CLASS)),
-    spec=map_of("accessModes volumeMode volumeName storageClassName", resources=map_of(requests=map_of("storage"))),
-    status=map_of("phase"),
-)
-CLAIMS = Kind("v1", "PersistentVolumeClaim", _CLAIM, facts.Claim, read_claim)
-
-LONGHORN_DRIVER = "driver.longhorn.io"
-
-# The CSI drivers that serve the PVs of in-tree types, which keep their type: `inTreePlugins` in csi-translation-lib, as
-# far as the scheduler's plugin NodeVolumeLimits counts them.
-IN_TREE_DRIVERS = {
-    "awsElasticBlockStore": "ebs.csi.aws.com",
-    "azureDisk": "disk.csi.azure.com",
-    "cinder": "cinder.csi.openstack.org",
-    "gcePersistentDisk": "pd.csi.storage.gke.io",
-    "portworxVolume": "pxd.portworx.com",
-}
-
-# Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
-TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-
-
-def read_volume(item: JsonObject) -> facts.Volume:
-    """Extract the facts of a PersistentVolume."""
-    spec = mapping(item, "spec")
-    csi, claim = mapping(spec, "csi"), mapping(spec, "claimRef")
-    migrated = next((driver for kind, driver in IN_TREE_DRIVERS.items() if spec.get(kind) is not None), "")
-    is_longhorn = csi.get("driver") == LONGHORN_DRIVER
-    handle = text(csi, "volumeHandle") if is_longhorn else ""
-    parameters = mapping(csi, "volumeAttributes") if is_longhorn else {}
-    affinity = mapping(spec, "nodeAffinity").get("required")
-    return facts.Volume(
-        text(item, "metadata", "name"),
-        handle,
-        (text(claim, "namespace") or "default", text(claim, "name")) if claim else None,
-        affinity if isinstance(affinity, dict) else None,
-        migratable=parameters.get("migratable") in TRUE_VALUES,
-        claim_uid=text(claim, "uid"),
-        zones=_zones(mapping(item, "metadata", "labels")),
-        driver=LONGHORN_DRIVER if is_longhorn else text(csi, "driver") or migrated,  # one string for all PVs
-    )
-
-
-def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
-    """Read a PV's labels for a zone or a region. The scheduler ignores a label with an empty part, and so does this."""
-    found = {key: frozenset(map(str.strip, text(labels, key).split("__"))) for key in TOPOLOGY_LABELS if key in labels}
-    return {key: admitted for key, admitted in found.items() if "" not in admitted}
-
-
-_VOLUME = object_of(
-    metadata=metadata_of(labels=map_of(" ".join(TOPOLOGY_LABELS))),
-    spec=map_of(
-        "nodeAffinity",
-        csi=map_of("driver volumeHandle", volumeAttributes=map_of("migratable")),
-        claimRef=map_of("namespace name uid"),
-        **dict.fromkeys(IN_TREE_DRIVERS, map_of()),
-    ),
-)
-VOLUMES = Kind("v1", "PersistentVolume", _VOLUME, facts.Volume, read_volume)
 
 
 # Nodes
 
 
-def read_node(item: JsonObject) -> facts.Node:
+class _LabeledMetadata(Metadata, frozen=True):
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class _Condition(Typed, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class _NodeInfo(Typed, frozen=True):
+    kernel_version: str = ""
+
+
+class _NodeSpec(Typed, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[facts.Taint, ...] = ()
+
+
+class _NodeStatus(Typed, frozen=True):
+    allocatable: dict[str, Any] | None = None  # quantities
+    conditions: tuple[_Condition, ...] = ()
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class Node(Typed, frozen=True):
+    """A node."""
+
+    metadata: _LabeledMetadata = _LabeledMetadata()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+def read_node(item: Node) -> facts.Node:
     """Extract the facts of a node. Raises Malformed for an invalid quantity."""
-    conditions = {text(each, "type"): text(each, "status") for each in mappings(item, "status", "conditions")}
-    allocatable = mapping(item, "status").get("allocatable")
+    conditions = {each.type: each.status for each in item.status.conditions}
+    allocatable = item.status.allocatable
     return facts.Node(
-        text(item, "metadata", "name"),
-        labels_of(item),
+        item.metadata.name,
+        shared_labels(item.metadata.labels),
         conditions["Ready"] == "True" if "Ready" in conditions else None,
-        mapping(item, "spec").get("unschedulable") is True,
-        tuple(mappings(item, "spec", "taints")),
-        amounts(allocatable) if isinstance(allocatable, dict) else None,
+        item.spec.unschedulable,
+        item.spec.taints,
+        None if allocatable is None else amounts(allocatable),
+        item.status.node_info.kernel_version,
     )
 
 
-_NODE = object_of(
-    metadata=_LABELED,
-    spec=map_of("unschedulable taints"),
-    status=map_of("allocatable", conditions=_CONDITIONS, nodeInfo=map_of("kernelVersion")),
-)
-NODES = Kind("v1", "Node", _NODE, facts.Node, read_node)
-
-
-def read_csi_node(item: JsonObject) -> facts.CSINode:
-    """Extract the facts of a CSINode."""
-    drivers = mappings(item, "spec", "drivers")
-    unlimited = (text(each, "name") for each in drivers if mapping(each, "allocatable").get("count") is None)
-    return facts.CSINode(text(item, "metadata", "name"), frozenset(unlimited))
-
-
-_CSI_NODE = object_of(spec=map_of(drivers=list_of("name", allocatable=map_of("count"))))
-# Without the right, no claim counts as limited.
-CSI_NODES = Kind(STORAGE, "CSINode", _CSI_NODE, facts.CSINode, read_csi_node, required=False)
+NODES = Kind("v1", "Node", Node, facts.Node, read_node)
 
 
 # Pods
@@ -267,7 +182,7 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
         true, false, claims, hotpluggable = NO_STRINGS, NO_STRINGS, (), ()
     return facts.VirtualMachine(
         *key_of(item),
-        strategy=_limited_name(kubevirt.run_strategy(item)),
+        strategy=limited_name(kubevirt.run_strategy(item)),
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=true,
         false_annotations=false,
@@ -296,7 +211,7 @@ def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
     owner, uid = kubevirt.controller_of(item), text(item, "metadata", "uid")
     return facts.VirtualMachineInstance(
-        *key_of(item), uid, *(_limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
+        *key_of(item), uid, *(limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
     )
 
 
@@ -309,38 +224,24 @@ _VMI = object_of(
 VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", _VMI, facts.VirtualMachineInstance, read_vmi, metadata_only=True)
 
 
-# What opts in VMs, if the setting says so. Without these rights, the annotation still does.
+# What opts in VMs, if the setting says so
 
 
-def read_namespace(item: JsonObject) -> facts.Namespace:
+class Namespace(Typed, frozen=True):
+    """A namespace."""
+
+    metadata: _LabeledMetadata = _LabeledMetadata()
+
+
+def read_namespace(item: Namespace) -> facts.Namespace:
     """Extract the facts of a namespace."""
-    label = mapping(item, "metadata", "labels").get(OPT_IN_KEY)
-    return facts.Namespace(
-        text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)), labels_of(item)
-    )
+    labels = item.metadata.labels
+    opt_in = {"true": True, "false": False}.get(labels.get(OPT_IN_KEY, ""))
+    return facts.Namespace(item.metadata.name, opt_in, shared_labels(labels))
 
 
-# Namespace selectors of affinity terms read the namespaces, too.
-_BY_METADATA: dict[str, Any] = {"required": False, "metadata_only": True}
-NAMESPACES = Kind("v1", "Namespace", object_of(metadata=_LABELED), facts.Namespace, read_namespace, **_BY_METADATA)
-
-
-def read_storage_class(item: JsonObject) -> facts.StorageClass:
-    """Extract the facts of a StorageClass."""
-    annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
-    waits = item.get("provisioner") == LONGHORN_DRIVER and item.get("volumeBindingMode") == "WaitForFirstConsumer"
-    waits = waits and mapping(item, "parameters").get("migratable") not in TRUE_VALUES
-    tolerations = text(item, "parameters", "shareManagerTolerations")
-    limits = share_manager_limits(item)
-    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", waits, limits, tolerations)
-
-
-_STORAGE_CLASS = object_of(
-    "provisioner volumeBindingMode allowedTopologies",
-    metadata=metadata_of("annotations"),
-    parameters=map_of("migratable shareManagerNodeSelector shareManagerTolerations"),
-)
-STORAGE_CLASSES = Kind(STORAGE, "StorageClass", _STORAGE_CLASS, facts.StorageClass, read_storage_class, required=False)
+# Namespace selectors of affinity terms read the namespaces, too. Without the right, an annotation still opts in.
+NAMESPACES = Kind("v1", "Namespace", Namespace, facts.Namespace, read_namespace, required=False, metadata_only=True)
 
 
 # What only the tool reads: the webhook neither lists these nor stores their facts.

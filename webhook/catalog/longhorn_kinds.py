@@ -1,63 +1,88 @@
 """Longhorn's kinds: where a volume is served, where its data is, and the settings that count."""
 
-from webhook.catalog.kind import Kind, key_of, map_of, object_of
+from msgspec import field
+
+from webhook.catalog.kind import Kind, Metadata, Typed, object_of
 from webhook.placement.objects import facts
-from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.longhorn import READ_SETTINGS
-from webhook.placement.objects.pod import is_terminating
 
 LONGHORN = "longhorn.io/v1beta2"
 
 
-def read_share_manager(item: JsonObject) -> facts.ShareManager:
+class _ShareManagerStatus(Typed, frozen=True):
+    state: str = ""
+    owner: str = field(default="", name="ownerID")
+
+
+class ShareManager(Typed, frozen=True):
+    """What Longhorn knows of the NFS server of a volume."""
+
+    metadata: Metadata = Metadata()
+    status: _ShareManagerStatus = _ShareManagerStatus()
+
+
+def read_share_manager(item: ShareManager) -> facts.ShareManager:
     """Extract the facts of a ShareManager."""
-    status = mapping(item, "status")
-    return facts.ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
+    return facts.ShareManager(*item.metadata.key, item.status.state, item.status.owner, item.metadata.is_terminating)
 
 
-SHARE_MANAGERS = Kind(
-    LONGHORN, "ShareManager", object_of(status=map_of("state ownerID")), facts.ShareManager, read_share_manager
-)
+SHARE_MANAGERS = Kind(LONGHORN, "ShareManager", ShareManager, facts.ShareManager, read_share_manager)
 
 
-def read_longhorn_volume(item: JsonObject) -> facts.LonghornVolume:
+class _VolumeSpec(Typed, frozen=True):
+    data_locality: str = ""
+    number_of_replicas: int = 0
+
+
+class _VolumeStatus(Typed, frozen=True):
+    current_node: str = field(default="", name="currentNodeID")
+
+
+class Volume(Typed, frozen=True):
+    """Longhorn's own object of a volume."""
+
+    metadata: Metadata = Metadata()
+    spec: _VolumeSpec = _VolumeSpec()
+    status: _VolumeStatus = _VolumeStatus()
+
+
+def read_longhorn_volume(item: Volume) -> facts.LonghornVolume:
     """Extract the facts of Longhorn's Volume."""
-    spec = mapping(item, "spec")
-    number, attached_to = spec.get("numberOfReplicas"), text(item, "status", "currentNodeID")
-    replicas = number if isinstance(number, int) else 0
-    return facts.LonghornVolume(*key_of(item), text(spec, "dataLocality"), replicas, attached_to)
+    spec = item.spec
+    return facts.LonghornVolume(
+        *item.metadata.key, spec.data_locality, spec.number_of_replicas, item.status.current_node
+    )
 
 
-def read_replica(item: JsonObject) -> facts.Replica:
+class _ReplicaSpec(Typed, frozen=True):
+    volume_name: str = ""
+    node: str = field(default="", name="nodeID")
+    failed_at: str = ""
+    healthy_at: str = ""
+
+
+class Replica(Typed, frozen=True):
+    """A replica of a volume."""
+
+    metadata: Metadata = Metadata()
+    spec: _ReplicaSpec = _ReplicaSpec()
+
+
+def read_replica(item: Replica) -> facts.Replica:
     """Extract the facts of a Replica. Longhorn clears `healthyAt` before it rebuilds a replica.
 
     Source: `IsAvailableHealthyReplica` in
     https://github.com/longhorn/longhorn-manager/blob/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6/datastore/longhorn.go
     """
-    spec = mapping(item, "spec")
-    volume, node, failed = (text(spec, name) for name in ("volumeName", "nodeID", "failedAt"))
-    was_healthy = bool(text(spec, "healthyAt"))
-    healthy = was_healthy and bool(node) and not failed and not is_terminating(item)
-    return facts.Replica(*key_of(item), volume, node, healthy=healthy, used=was_healthy or bool(failed))
+    spec = item.spec
+    healthy = bool(spec.healthy_at and spec.node) and not spec.failed_at and not item.metadata.is_terminating
+    used = bool(spec.healthy_at or spec.failed_at)
+    return facts.Replica(*item.metadata.key, spec.volume_name, spec.node, healthy=healthy, used=used)
 
 
 # Where the data of a volume is. Without the right, a VM at a cold start prefers no node.
-LONGHORN_VOLUMES = Kind(
-    LONGHORN,
-    "Volume",
-    object_of(spec=map_of("dataLocality numberOfReplicas"), status=map_of("currentNodeID")),
-    facts.LonghornVolume,
-    read_longhorn_volume,
-    required=False,
-)
-REPLICAS = Kind(
-    LONGHORN,
-    "Replica",
-    object_of(spec=map_of("volumeName nodeID failedAt healthyAt")),
-    facts.Replica,
-    read_replica,
-    required=False,
-)
+LONGHORN_VOLUMES = Kind(LONGHORN, "Volume", Volume, facts.LonghornVolume, read_longhorn_volume, required=False)
+REPLICAS = Kind(LONGHORN, "Replica", Replica, facts.Replica, read_replica, required=False)
 
 # Only the tool reads these.
 SETTINGS = tuple(

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from webhook.catalog.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject
+from webhook.catalog.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject, identity
 from webhook.catalog.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import Fact
-from webhook.placement.objects.fields import text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
 FIRST_WAIT, MAX_WAIT = 0.5, 3.0
@@ -125,21 +124,22 @@ class Reflector:
 
     def _apply(self, kind: str, raw: msgspec.Raw) -> str:
         """Apply a watch event to the store and return its resource version."""
+        fact: Fact | None = None
         try:
             item = self.kind.decode(raw)
+            if kind not in ("BOOKMARK", "DELETED"):
+                fact = self.kind.extract(item)
         except MalformedObject as error:
-            raise ClusterError(0, f"an object is {error.args[1]}") from None
+            if error.manifest is None:
+                raise ClusterError(0, f"an object is {error.args[1]}") from None
+            item = error.manifest
+            self._skip(*error.args)
+        namespace, name, resource_version = identity(item)
         if kind != "BOOKMARK":
-            fact = None
-            try:
-                fact = None if kind == "DELETED" else self.kind.extract(item)
-            except MalformedObject as error:
-                self._skip(*error.args)
-            key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
             with self._lock:
-                self._store.apply(self.kind.fact, key, fact)
+                self._store.apply(self.kind.fact, (namespace, name), fact)
         self._record_contact()
-        return text(item, "metadata", "resourceVersion")
+        return resource_version
 
     def _record_contact(self) -> None:
         self.health.last_contact, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))

@@ -29,7 +29,6 @@ from webhook.fleet.states import NAMESPACE_NAME, excluded_by
 from webhook.fleet.webhook import Activity
 from webhook.placement.objects.facts import Namespace
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.pod import labels_of
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, list_objects, read_list, read_object
@@ -124,7 +123,7 @@ def _excluding(cluster: ClusterClient, namespace: str, settings: Settings) -> st
     labels = {NAMESPACE_NAME: namespace}
     if any(each.key != NAMESPACE_NAME for each in settings.namespace_selector):
         with suppress(Denied):
-            labels |= labels_of(read_object(cluster, f"/api/v1/namespaces/{namespace}") or {})
+            labels |= mapping(read_object(cluster, f"/api/v1/namespaces/{namespace}"), "metadata", "labels")
     return excluded_by(Namespace(namespace, None, labels), settings)
 
 

@@ -91,7 +91,7 @@ class _Forecast(CatalogProxy):
 
     def _with_cordon(self, node: Node) -> Node:
         unschedulable = self._changes.cordons.get(node.name, node.unschedulable)
-        taints = tuple(taint for taint in node.taints if unschedulable or taint.get("key") != CORDON["key"])
+        taints = tuple(taint for taint in node.taints if unschedulable or taint.key != CORDON.key)
         return replace(node, unschedulable=unschedulable, taints=taints)
 
     def all_nodes(self) -> Collection[Node]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 
 from webhook import __version__
-from webhook.catalog.kind import Kind, decode_large
-from webhook.catalog.kinds import OLD_CLASS, kinds, tool_kinds
+from webhook.catalog.kind import Kind, MalformedObject, decode_large
+from webhook.catalog.kinds import kinds, tool_kinds
+from webhook.catalog.storage_kinds import OLD_CLASS
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
@@ -57,15 +58,28 @@ def export(
             denied = error.code == 403
             omit(kind.plural, str(error) if denied else f"{kind.group} is not installed", denied)
             continue
-        yield from (reduced(kind, item, opt_in) for item in items)
+        for item in items:
+            try:
+                yield reduced(kind, item, opt_in)
+            except MalformedObject as error:  # the webhook skips it, too
+                name, problem = error.args
+                omit(f"{kind.name} {name}".rstrip(), problem, False)
+
+
+def _with_the_fields_of(kind: Kind, raw: msgspec.Raw | bytes) -> JsonObject:
+    if not kind.typed:
+        return decode_large(raw, kind.shape)
+    item: JsonObject = msgspec.json.decode(msgspec.json.encode(kind.decode(raw)))
+    return item
 
 
 def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
     """Return an object with the kept fields. `opt_in` are the keys of the opt-in annotations.
 
-    A field of an unexpected type is removed. Raises ValueError for invalid JSON.
+    Of a kind without a type, a field of an unexpected type is removed. Raises ValueError for invalid JSON, and
+    MalformedObject for a typed object with such a field.
     """
-    item = decode_large(raw, kind.shape)
+    item = _with_the_fields_of(kind, raw)
     mapping(item, "metadata").pop("resourceVersion", None)
     template, revision = mapping(item, "spec", "template"), mapping(item, "data")
     specs = [mapping(each, "spec") for each in (item, template, revision)]

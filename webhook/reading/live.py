@@ -8,7 +8,7 @@ from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import PODS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import LonghornVolume, Replica
-from webhook.placement.objects.fields import mapping
+from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.objects.longhorn import is_share_manager
 from webhook.placement.settings import Settings
@@ -43,8 +43,7 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             for item, fact in kind.read_all(items, skip):
                 if fact is not None:
                     inventory.store.put(fact)
-                labels = mapping(item, "metadata", "labels")
-                if kind is not PODS or is_virt_launcher(item) or is_share_manager(labels):
+                if not kind.typed and (kind is not PODS or _is_kept(item)):
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)
@@ -53,3 +52,7 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
         is_extra = kind.fact in (None, LonghornVolume, Replica)
         if error.code not in ((403, 404) if is_extra else (404,) if kind.optional else ()):
             raise
+
+
+def _is_kept(pod: JsonObject) -> bool:
+    return is_virt_launcher(pod) or is_share_manager(mapping(pod, "metadata", "labels"))

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from webhook.catalog.inventory import Inventory
-from webhook.catalog.kind import Kind, MalformedObject, key_of
-from webhook.catalog.kinds import CLAIMS, PODS, VIRTUAL_MACHINES, kinds, tool_kinds
+from webhook.catalog.kind import Kind, MalformedObject, identity, key_of
+from webhook.catalog.kinds import PODS, VIRTUAL_MACHINES, kinds, tool_kinds
+from webhook.catalog.storage_kinds import CLAIMS
 from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import is_share_manager
@@ -68,10 +69,14 @@ def _claims_to_create(kind: str, item: JsonObject) -> Iterator[JsonObject]:
 
 def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject, *, replace: bool = True) -> None:
     try:
-        fact = kind.extract(item)
+        fact = kind.extract(kind.convert(item))
     except MalformedObject as error:
         name, problem = error.args
         inventory.malformed.append(str(document.error(f"{kind.name} {name}".rstrip() + f": {problem}")))
+        if replace and kind.fact is not None:  # like a watch event, it ends what was known of the object
+            namespace, name, _ = identity(item)
+            for key in ((namespace, name), (namespace or "default", name)):
+                inventory.store.apply(kind.fact, key, None)
     else:
         if not replace and fact is not None and inventory.store.table(kind.fact).find(*fact.key):
             return

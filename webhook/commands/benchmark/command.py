@@ -2,7 +2,7 @@
 
 import click
 
-from webhook.catalog.kinds import LONGHORN_DRIVER, STORAGE_CLASSES, TRUE_VALUES
+from webhook.catalog.storage_kinds import LONGHORN_DRIVER, STORAGE_CLASSES, TRUE_VALUES
 from webhook.cluster.client import ClusterClient
 from webhook.commands.benchmark.comparison import compare, render, sentence
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, Plan

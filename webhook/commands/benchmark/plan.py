@@ -4,7 +4,8 @@ import secrets
 
 from msgspec import Struct, field
 
-from webhook.catalog.kinds import CLAIMS, NAMESPACES, PODS
+from webhook.catalog.kinds import NAMESPACES, PODS
+from webhook.catalog.storage_kinds import CLAIMS
 from webhook.placement.objects.fields import JsonObject
 
 LABEL = "kubevirt-scheduler/benchmark"

@@ -7,7 +7,8 @@ from contextlib import suppress
 import click
 import msgspec
 
-from webhook.catalog.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
+from webhook.catalog.kinds import NAMESPACES, PODS
+from webhook.catalog.storage_kinds import CLAIMS, VOLUMES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.benchmark.comparison import Visit
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, LABEL, VISITS, Plan

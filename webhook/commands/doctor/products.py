@@ -213,7 +213,7 @@ def _unprotected(inspection: Inspection, servers: Servers) -> tuple[str, str]:
 def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check the nodes' taints, and how many more pods they can run."""
     store = inventory(inspection).store
-    taints = [(node.name, taint.get("effect")) for node in store.nodes.values() for taint in node.taints]
+    taints = [(node.name, taint.effect) for node in store.nodes.values() for taint in node.taints]
     if tainted := sorted({name for name, effect in taints if effect == PREFER_NO_SCHEDULE}):
         yield warning(
             f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(store.nodes)} ({listed(tainted)})",

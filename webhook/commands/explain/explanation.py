@@ -252,7 +252,7 @@ def _node(candidate: Candidate, trace: Trace) -> Iterator[Finding]:
         problem = f"{candidate.node_name} {trace.contested}, and pinned pods wait to start there"
         yield Finding(problem, holds=False, decisive=not failed)
     if taint := untolerated_taint(candidate):
-        yield Finding(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", holds=False)
+        yield Finding(f"untolerated taint: {taint.key}:{taint.effect}", holds=False)
     for fit in candidate.resource_fits():
         requested, free = (format_quantity(fit.resource, each) for each in (fit.requested, max(fit.free, 0)))
         yield Finding(f"{fit.resource}: requested {requested}, free {free}", fit.requested <= fit.free)

@@ -13,8 +13,8 @@ from webhook.placement.affinity import PREFERRED, WEIGHT, has_too_many_terms, ma
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
-from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, strings, text
+from webhook.placement.objects.facts import MAX_START_FAILURES, Taint, Volume
+from webhook.placement.objects.fields import is_dns_subdomain, mapping, mappings, strings, text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import node_matches, zones_match
@@ -26,7 +26,7 @@ NOT_FOUND = "does not exist"
 STARTING = "has no running share-manager yet"
 NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
 ARCHITECTURE = "kubernetes.io/arch"
-CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+CORDON = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 class FailedCheck(Struct, frozen=True):
@@ -36,17 +36,17 @@ class FailedCheck(Struct, frozen=True):
     detail: str  # a predicate of the node, such as "is cordoned": it follows the node's name
 
 
-def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
+def _tolerated(candidate: Candidate, taint: Taint) -> bool:
     """Return whether the pod tolerates the taint. A toleration with an unknown operator tolerates nothing."""
     tolerations = mappings(candidate.manifest.spec, "tolerations")
     candidate.comparisons.spend(1 + len(tolerations))
     for toleration in tolerations:
-        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        if toleration.get("effect") and toleration["effect"] != taint.effect:
             continue
         operator, key = toleration.get("operator") or "Equal", text(toleration, "key")
-        if operator == "Exists" and key in ("", text(taint, "key")):
+        if operator == "Exists" and key in ("", taint.key):
             return True
-        if operator == "Equal" and key == text(taint, "key") and text(toleration, "value") == text(taint, "value"):
+        if operator == "Equal" and key == taint.key and text(toleration, "value") == taint.value:
             return True
     return False
 
@@ -71,10 +71,10 @@ def _cordoned(candidate: Candidate) -> str | None:
     return "is cordoned" if node and node.unschedulable and not _tolerated(candidate, CORDON) else None
 
 
-def untolerated_taint(candidate: Candidate) -> JsonObject | None:
+def untolerated_taint(candidate: Candidate) -> Taint | None:
     """Return the first taint of the node that keeps the pod away, None if the pod tolerates all."""
     for taint in candidate.node.taints if candidate.node else ():
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(candidate, taint):
+        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerated(candidate, taint):
             return taint
     return None
 

@@ -111,6 +111,14 @@ class CSINode(Fact, Struct, frozen=True):
     unlimited: frozenset[str]  # registered drivers that may attach any number of volumes to the node
 
 
+class Taint(Struct, frozen=True, omit_defaults=True):
+    """A taint of a node, with Kubernetes' names."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class Node(Fact, Struct, frozen=True):
     """A node."""
 
@@ -118,8 +126,9 @@ class Node(Fact, Struct, frozen=True):
     labels: Mapping[str, str]
     ready: bool | None  # None without a Ready condition
     unschedulable: bool
-    taints: tuple[JsonObject, ...]
+    taints: tuple[Taint, ...]
     allocatable: Mapping[str, int] | None  # None if the status does not report it
+    kernel: str = ""  # the version of its kernel, empty if the status does not report it
 
 
 class VirtualMachine(Fact, Struct, frozen=True):

@@ -4,10 +4,10 @@ Longhorn's source: controller/share_manager_controller.go and types/setting.go, 
 https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec24e25f793f6
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webhook.placement.objects.fields import LABEL_NAME, JsonObject, is_label_key, mappings, text
+from webhook.placement.objects.fields import LABEL_NAME, JsonObject, is_label_key
 from webhook.placement.objects.selectors import Requirement, Selector
 
 COMPONENT_LABEL = "longhorn.io/component"
@@ -62,16 +62,14 @@ def tolerations(setting: str) -> list[JsonObject]:
     ]
 
 
-def share_manager_limits(storage_class: JsonObject) -> Selector:
+def share_manager_limits(selector: str, topologies: Iterable[tuple[str, tuple[str, ...]]]) -> Selector:
     """Return what a StorageClass requires of the nodes of share-managers; see `createShareManagerPod`.
 
-    Longhorn requires all topologies together. Empty if the API server would reject a pod with these requirements.
+    `selector` is its parameter, and `topologies` are the labels of its allowedTopologies with their values, which
+    Longhorn requires all together. Empty if the API server would reject a pod with these requirements.
     """
-    selector = node_selector(text(storage_class, "parameters", "shareManagerNodeSelector"))
-    limits = [Requirement(key, "In", (value,)) for key, value in selector.items()]
-    for topology in mappings(storage_class, "allowedTopologies"):
-        labels = mappings(topology, "matchLabelExpressions")
-        limits += [Requirement(text(each, "key"), "In", tuple(map(str, each.get("values") or ()))) for each in labels]
+    limits = [Requirement(key, "In", (value,)) for key, value in node_selector(selector).items()]
+    limits += [Requirement(key, "In", values) for key, values in topologies]
     return tuple(limits) if all(map(_is_valid, limits)) else ()
 
 

@@ -98,7 +98,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         alive=text(status, "phase") in ("Pending", "Running", "") and not metadata.get("deletionTimestamp"),
         created=text(metadata, "creationTimestamp")[:MAX_NAME],
         # A pod that is being created has no uid. Nothing keeps its labels for long.
-        labels=_shared(labels) if "uid" in metadata else labels,
+        labels=shared_labels(labels) if "uid" in metadata else labels,
         requests=requests,
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=manifest.claims,
@@ -179,18 +179,13 @@ def _name_in(annotations: JsonObject, key: str) -> str:
     return name if name and is_dns_subdomain(name) else ""
 
 
-def labels_of(item: JsonObject) -> dict[str, str]:
-    """Return the object's labels."""
-    return _shared(_strings(mapping(item, "metadata", "labels")))
-
-
 def _strings(labels: JsonObject) -> dict[str, str]:
     return {key: value for key, value in labels.items() if type(value) is str}
 
 
-def _shared(labels: dict[str, str]) -> dict[str, str]:
-    # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
-    # 3.12.1 never frees an interned string.
+def shared_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels, with each key and value stored once: thousands of objects repeat the same few."""
+    # A table of limited size, because Python 3.12.1 never frees an interned string.
     # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
     if max(map(len, (*labels, *labels.values())), default=0) > _LONGEST_LABEL:
         return labels
