@@ -1,4 +1,4 @@
-# The image contains Python, the packages of requirements.lock, and this project. Its user can't write any file, and it
+# The image contains Python, the packages of requirements-image.lock, and this project. Its user can't write any file, and it
 # has no package installer. `make image` builds it; see docs/development/image.md.
 
 # Debian 13 ships Python 3.13, so the tests can build on the same base without a registry (tests/image/image.py).
@@ -13,15 +13,13 @@ WORKDIR /build
 ENV PYTHONHASHSEED=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 # One environment has pip and setuptools, the other gets the packages. Both come before the sources, to stay cached.
-COPY requirements.lock requirements-dev.lock ./
+COPY requirements-image.lock requirements-dev.lock ./
 RUN python3 -m venv tools \
  && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements-dev.lock > build.lock \
  && tools/bin/pip install --quiet --require-hashes --only-binary :all: -r build.lock
 RUN python3 -m venv --without-pip /opt/kubevirt-scheduler \
  && tools/bin/pip --python /opt/kubevirt-scheduler/bin/python3 install --quiet \
-    --require-hashes --only-binary :all: --no-compile -r requirements.lock \
- # The client's asyncio variant, 64 MB, is unused here. If a new client lacks it, rm fails: then drop this line.
- && rm -r /opt/kubevirt-scheduler/lib/python3*/site-packages/kubernetes/aio
+    --require-hashes --only-binary :all: --no-compile -r requirements-image.lock
 
 # Sets the wheel's timestamps. Declared this late because it changes with each commit and invalidates the cache.
 ARG SOURCE_DATE_EPOCH=0

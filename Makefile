@@ -102,12 +102,14 @@ docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.decisions_list
 	@$(BIN)/python -m tests.support.helm_chart
 
-# The image installs the first lock. The other locks have the same versions, plus the tools.
+# The first lock has what users install. The image needs no kubeconfig, so its lock lacks the Kubernetes client and the
+# 24 packages that only the client requires. The other locks add the tools.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 
 lock: venv ## regenerate the locks from setup.cfg; UPGRADE=--upgrade for the newest versions
 	@$(LOCK) --output-file requirements.lock
+	@echo kubernetes | $(LOCK) --excludes - --constraints requirements.lock --output-file requirements-image.lock
 	@$(LOCK) --extra test --extra dev --constraints requirements.lock --output-file requirements-dev.lock
 	@$(LOCK) --extra go --constraints requirements.lock --output-file requirements-go.lock
 

@@ -155,7 +155,7 @@ def test_the_labels_match_setup_cfg_and_git(image, tree):
 
 def test_the_image_contains_exactly_the_packages_of_the_lock(image):
     script = "import importlib.metadata as m; print(*(f'{d.name.lower()}=={d.version}' for d in m.distributions()))"
-    locked = re.findall(r"^(\S+==\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    locked = re.findall(r"^(\S+==\S+)", (ROOT / "requirements-image.lock").read_text(), re.MULTILINE)
     installed = run_command(image, "python3", "-I", "-c", script).stdout.replace("_", "-").split()
     assert sorted(installed) == sorted([*locked, f"kubevirt-scheduler=={__version__}"])
 
@@ -179,6 +179,13 @@ def test_the_command_needs_no_shell_and_startup_compiles_no_module(image):
     assert "import 'webhook.commands.serve'" in log
     # Python quotes the path if it read a .pyc, and doesn't if it compiled the source.
     assert re.findall("^# code object from (/.*)$", log, re.MULTILINE) == []
+
+
+def test_the_image_has_no_client_that_reads_kubeconfigs_and_says_so(image):
+    report = run_command(image, "kubevirt-scheduler", "report", "--kubeconfig", "/nowhere")
+    assert "reading a kubeconfig requires the Python package kubernetes" in report.stderr
+    outside = run_command(image, "kubevirt-scheduler", "recolocate", "-A")
+    assert "not running in a pod" in outside.stderr
 
 
 def test_the_image_runs_the_probe_of_benchmark(image):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlencode
@@ -177,6 +178,9 @@ class ClusterClient(Struct, frozen=True):
         # Unlike a Path's, these functions don't raise: without a home, or for a file in a folder of another user.
         exist = (os.path.isfile(os.path.expanduser(file)) for file in default.split(os.pathsep))  # noqa: PTH111, PTH113
         if kubeconfig or context or any(exist):
+            if find_spec("kubernetes") is None:  # as in the image
+                problem = "reading a kubeconfig requires the Python package kubernetes, which the image does not have"
+                raise ClusterError(0, f"no cluster credentials: kubeconfig {files}: {problem}")
             contexts, current = _contexts(files)
             name = context or current
             fields = contexts.get(name, {})
