@@ -86,7 +86,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ONLY_PREFERS} {BACKUP_KEEPS}"),
     ("apart, a hotplugged disk, a backup",
      [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
-     "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
+     "A restart does not help: a hotplugged disk does not decide where a VM starts. "
+     "What hinders live migration: no VMI with the condition LiveMigratable."),
     ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
     ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
      f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),

@@ -207,7 +207,7 @@ def _advice_without_pin(start: Start) -> str:
         return f"{NO_ACTION} Its claims are not bound yet, so at its first start, its share-manager follows the VM."
     if start.decision.reason is Reason.COLD_START:
         return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
-    return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
+    return " ".join([*decision_advice(start.decision), *_other_users(start)])
 
 
 def _opted_out(status: Status) -> str:
@@ -229,13 +229,15 @@ def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
         return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"
     if move.hindrance in TRANSIENT:
         return _sentence(f"wait, and look again: {move.detail}")
-    return _advice_to_restart(status)
+    return _advice_to_restart(status, move.detail)
 
 
-def _advice_to_restart(status: Status) -> str:
+def _advice_to_restart(status: Status, hindrance: str) -> str:
+    """Return what a restart needs and does. `hindrance` is why the VM can't migrate to its storage."""
     machine, start = status.machine, status.start
     if status.claim in machine.hotplugged and (start is None or not start.helps):
-        return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
+        refused = "A restart does not help: a hotplugged disk does not decide where a VM starts."
+        return f"{refused} What hinders live migration: {hindrance}."
     if start is None:
         return _unknown_start(status.machine)
     if not start.enforced:
