@@ -47,6 +47,10 @@ NAMED = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 PREFERRED_MODE = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
 PINNED = "Its pod is then pinned to node-a."
 KEEPS_RUNNING = "The share-manager on node-a keeps running for"
+HOTPLUGGED = (
+    "A restart does not help: a hotplugged disk does not decide where a VM starts. "
+    "What hinders live migration: no VMI with the condition LiveMigratable."
+)
 BACKUP_KEEPS = f"{KEEPS_RUNNING} pod default/backup."
 KEEPS = f"{KEEPS_RUNNING} VM default/other."
 RESTART = "estart the VM: virtctl restart vm1 -n default."
@@ -86,8 +90,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ONLY_PREFERS} {BACKUP_KEEPS}"),
     ("apart, a hotplugged disk, a backup",
      [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
-     "A restart does not help: a hotplugged disk does not decide where a VM starts. "
-     "What hinders live migration: no VMI with the condition LiveMigratable."),
+     HOTPLUGGED),
     ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
     ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
      f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),
