@@ -39,6 +39,7 @@ ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
+REBOOTS = vmi(domain={"rebootPolicy": "Terminate"})
 UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 HELM = {"meta.helm.sh/release-name": "shop"}
 STOP_AND_START = restart_advice("default", "vm1", "Always")
@@ -91,6 +92,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, a hotplugged disk, a backup",
      [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
      HOTPLUGGED),
+    ("apart, and a reboot of the guest makes a new pod", [*SERVED, vm(), REBOOTS, vm_pod(node="node-b"), OTHER],
+     f"R{RESTART.replace(':', ', or reboot its guest:', 1)} {PINNED} {KEEPS}"),
     ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
     ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
      f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),

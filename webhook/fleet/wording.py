@@ -47,7 +47,10 @@ def next_step(status: Status, move: Move | Refusal) -> str:
     """Return what the operator can do: the verbs of the commands, or the advice. Empty if nothing."""
     if found := commands(status, move):
         verbs = (each.split()[1] for each in found)
-        return ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
+        words = ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
+        return (
+            f"{words}, or reboot the guest" if found[-1].startswith("virtctl restart") and _reboots(status) else words
+        )
     words = advice(status, move)
     return "" if words.startswith(NO_ACTION.rstrip(".")) else words
 
@@ -64,6 +67,12 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
     return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), restart_command(machine))
+
+
+def _reboots(status: Status) -> bool:
+    """Return whether a reboot inside the guest makes a new pod, like a restart."""
+    machine = status.machine
+    return machine.strategy == "Always" and text(machine.vmi, "spec", "domain", "rebootPolicy") == "Terminate"
 
 
 def _own_command(verb: str, machine: Machine) -> str:
@@ -248,7 +257,8 @@ def _advice_to_restart(status: Status, hindrance: str) -> str:
     if machine.strategy in (None, "Halted"):
         steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
-        steps.append(f"restart the VM: {restart_command(machine)}")
+        reboot = ", or reboot its guest" if _reboots(status) else ""
+        steps.append(f"restart the VM{reboot}: {restart_command(machine)}")
     if start.future is Future.PINNED:
         results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
     else:
