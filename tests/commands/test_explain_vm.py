@@ -162,7 +162,7 @@ def test_a_claim_is_explained_with_its_node_and_its_users(tmp_path: Path) -> Non
         run_explain("pvc/disk1", "-A", "-o", "json", "--snapshot", snapshot(tmp_path, *objects)).stdout
     )
     lines = [finding["text"] for step in shown["steps"] for finding in step["findings"]]
-    assert lines[0] == "claim disk1 → PV pv-disk1 → volume vol-disk1"
+    assert lines[0] == "claim disk1 → PV pvc-disk1 → volume vol-disk1"
     assert lines[-4:] == [
         "served by node-a (source: share-manager-pod)",
         "VM default/other on node-a, Together: node-a serves claim disk1",

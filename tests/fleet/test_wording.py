@@ -39,7 +39,7 @@ ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
-REBOOTS = vmi(domain={"rebootPolicy": "Terminate"})
+REBOOTS = FIXED | {"spec": FIXED.get("spec", {}) | {"domain": {"rebootPolicy": "Terminate"}}}
 UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 HELM = {"meta.helm.sh/release-name": "shop"}
 STOP_AND_START = restart_advice("default", "vm1", "Always")
