@@ -91,10 +91,13 @@ class Trial:
             self.scenario.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
             if self._random.random() < 0.5:
                 self._plane.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"images": [IMAGE]}})
+        self._add_volumes()
+        self.scenario.wait_bound(*self.claims)
+
+    def _add_volumes(self) -> None:
         # The StorageClass does not restrict the nodes of the share-managers, so only the webhook does.
         for claim in self.claims:
             self.scenario.add_volume(claim, self.volume(claim), isolated=False)
-        self.scenario.wait_bound(*self.claims)
 
     def cold(self) -> StartResult:
         """Start all VMs while no pod uses their volumes."""

@@ -35,6 +35,7 @@ COMMANDS = {  # in the order of an operator's work
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "certs": "webhook.commands.certs",  # show and renew the certificates
+    "help": "webhook.commands.help",  # print the help of a command
     "version": "webhook.commands.version",  # print the versions of this command and of the webhook
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
 }
@@ -57,7 +58,9 @@ class LazyGroup(click.Group):
         """Import a subcommand; None if it is unknown."""
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command | None = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        module = import_module(COMMANDS[cmd_name])
+        name = "help_" if cmd_name == "help" else cmd_name.replace("-", "_")  # `help` is a function of Python
+        found: click.Command | None = getattr(module, name)
         return found
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -57,6 +57,13 @@ CLUSTER = [
 ]
 
 
+@pytest.mark.parametrize("words", ["", "report", "certs status"])
+def test_help_prints_what_the_option_prints(words: str) -> None:
+    assert run_cli("help", *words.split()).stdout == run_cli(*words.split(), "--help").stdout
+    unknown = run_cli("help", *words.split(), "nope")
+    assert (unknown.exit_code, "to list all: kubevirt-scheduler help" in unknown.stderr) == (2, True)
+
+
 def test_help_lists_the_commands_and_examples_in_lines_and_an_unknown_command_is_corrected() -> None:
     lines = [line.strip() for line in run_cli("inject", "--help").stdout.splitlines()]
     assert "kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json" in lines

@@ -479,6 +479,16 @@ def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
     assert findings(run("-o", "json"), "selection")[0] == ("failure", f"{unselected}3 ({names})")
 
 
+def test_two_replicas_on_one_schedulable_node_are_reported(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(node("node-b", unschedulable=True))
+    expected = ("warning", "2 replicas and only one schedulable node, node-a: a drain of it never ends")
+    assert findings(run("-o", "json"), "nodes")[0] == expected
+    cluster.server.put(node("node-b", taints=[{"key": "control-plane", "effect": "NoSchedule"}]))
+    assert findings(run("-o", "json"), "nodes")[0] == expected
+    cluster.server.put(node("node-b"))
+    assert [level for level, _ in findings(run("-o", "json"), "nodes")] == ["ok"]
+
+
 def test_tainted_and_crowded_nodes_are_reported(run: RunDoctor, cluster: Cluster) -> None:
     taint = {"key": "a", "effect": "PreferNoSchedule"}
     cluster.server.put(*(node(f"node-{letter}", taints=[taint]) for letter in "bcdef"), node("node-g"))

@@ -145,18 +145,54 @@ def test_all_names_of_a_running_vm_give_the_same_explanation(server: ApiServer, 
             assert lines_of(run_explain(*words.split(), *source)) == expected
 
 
-@pytest.mark.parametrize("words", ["vm", "vm a b", "node/a", "vm/", "vm/a/b", "", "vm vm1 -f pod.yaml"])
+@pytest.mark.parametrize("words", ["vm", "vm a b", "pv/a", "vm/", "vm/a/b", "", "vm vm1 -f pod.yaml"])
 def test_a_wrong_subject_is_rejected_with_the_right_forms(words: str) -> None:
     result = run_explain(*words.split())
     assert result.exit_code == 2
-    forms = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
+    forms = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, pvc NAME, node NAME, vm/NAME"
     assert forms in result.stderr
 
 
 NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
 
 
-@pytest.mark.parametrize(("kind", "name"), [("vm", "VirtualMachine"), ("pod", "Pod")])
+def test_a_claim_is_explained_with_its_node_and_its_users(tmp_path: Path) -> None:
+    objects = [*SERVED, BACKUP, vm(), vm_pod(node="node-b", decided="NodeFull")]
+    (shown,) = msgspec.json.decode(
+        run_explain("pvc/disk1", "-A", "-o", "json", "--snapshot", snapshot(tmp_path, *objects)).stdout
+    )
+    lines = [finding["text"] for step in shown["steps"] for finding in step["findings"]]
+    assert lines[0] == "claim disk1 → PV pvc-disk1 → volume vol-disk1"
+    assert lines[-4:] == [
+        "served by node-a (source: share-manager-pod)",
+        "VM default/other on node-a, Together: node-a serves claim disk1",
+        "VM default/vm1 on node-b, Apart: node-a serves claim disk1",
+        "pod default/backup",
+    ]
+    assert shown["advice"] == ["VM default/vm1: restart"]
+    (unused,) = msgspec.json.decode(
+        run_explain("pvc", "disk1", "-A", "-o", "json", "--snapshot", snapshot(tmp_path, *storage()[:2])).stdout
+    )
+    assert unused["steps"][1]["findings"][0]["text"] == "none"
+    assert unused["advice"] == ["No action needed: the share-manager starts after the VM."]
+
+
+def test_a_node_is_explained_with_its_vms_and_those_that_it_serves(tmp_path: Path) -> None:
+    cordoned = node("node-a", unschedulable=True, taints=[{"key": "team", "effect": "NoSchedule"}], **ABLE)
+    objects = [*storage(), cordoned, node("node-b", **ABLE), vm_pod("other", "node-a"), vm(), vm_pod(node="node-b")]
+    result = run_explain("node", "node-a", "--snapshot", snapshot(tmp_path, *objects))
+    for line in (
+        "  ✗ not cordoned",
+        "  taint team:NoSchedule",
+        "  share-managers: 1",
+        "  VM default/other on node-a, Together: node-a serves claim disk1",
+        "  VM default/vm1 on node-b, Apart: node-a serves claim disk1",
+        "  Before a drain: kubevirt-scheduler drain-check node-a",
+    ):
+        assert line in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("vm", "VirtualMachine"), ("pod", "Pod"), ("pvc", "PersistentVolumeClaim")])
 def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, kind: str, name: str) -> None:
     server.put(*SERVED, vm("off"))
     for source in (

@@ -295,3 +295,30 @@ def test_the_next_pod_of_each_kind_of_vmi_is_decided_in_the_namespace_of_the_opt
     (review,) = json.loads(result.stdout)
     expected = "CoScheduled" if namespace == "default" else "NoShareManager"  # the claim is in `default` only
     assert review["decision"]["reason"] == expected
+
+
+HARDWARE = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+HARDWARE |= {f"devices.kubevirt.io/{name}": "100" for name in ("kvm", "tun", "vhost-net")}
+HARDWARE |= {"hugepages-1Gi": "16Gi", "nvidia.com/A10": "1"}
+WITHOUT_GPU, WITHOUT_PAGES = ({key: HARDWARE[key] for key in HARDWARE if name not in key} for name in ("A10", "huge"))
+CPUS = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64", "cpumanager": "true"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "elsewhere", "labels", "expected"),
+    [
+        (HARDWARE, HARDWARE, CPUS, ("pinned", "CoScheduled")),
+        (WITHOUT_GPU, HARDWARE, CPUS, ("preferred", "NodeFull")),
+        (WITHOUT_PAGES, HARDWARE, CPUS, ("preferred", "NodeFull")),
+        (WITHOUT_GPU, WITHOUT_GPU, CPUS, ("preferred", "Unjudged")),
+        (HARDWARE, HARDWARE, CPUS | {"cpumanager": "false"}, ("preferred", "NodeMismatch")),
+    ],
+)
+def test_a_vm_with_special_hardware_is_pinned_only_to_a_node_that_has_it(
+    tmp_path: Path, resources: Any, elsewhere: Any, labels: Any, expected: tuple[str, str]
+) -> None:
+    nodes = node("node-a", allocatable=resources, labels=labels), node("node-b", allocatable=elsewhere, labels=CPUS)
+    cluster = write_manifests(tmp_path, *storage(), *nodes, pod("user", claims=["disk1"], node="node-b"))
+    options = "-n", "default", "-o", "json", "--snapshot", cluster
+    (found,) = json.loads(run_cli("inject", "-f", paths.EXAMPLES / "hardware.yaml", *options).stdout)
+    assert (found["decision"]["outcome"], found["decision"]["reason"]) == expected

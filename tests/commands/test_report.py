@@ -94,6 +94,20 @@ def test_the_table_lists_vms_and_a_summary_and_another_one_nodes(snapshot: Path)
     assert nodes == [["NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS"], *NODE_ROWS]
 
 
+def test_names_choose_vms_and_nodes(snapshot: Path) -> None:
+    options = "--snapshot", snapshot, "-n", "default", "--no-headers"
+    assert rows_of(run_report("off", "apart", *options)) == [row[1:] for row in ROWS if row[1] in ("apart", "off")]
+    assert rows_of(run_report("vms", "off", *options)) == [row[1:] for row in ROWS if row[1] == "off"]
+    assert rows_of(run_report("nodes", "node-b", "--snapshot", snapshot))[1:] == [NODE_ROWS[1]]
+    for arguments, problem in (
+        (["of", *options], 'VirtualMachine "of" not found in namespace "default"; did you mean "off"?'),
+        (["nodes", "node-z", "--snapshot", snapshot], 'Node "node-z" not found; did you mean '),
+        (["off", "-A", "--snapshot", snapshot], "-A cannot be combined with -n or names"),
+    ):
+        result = run_report(*arguments)
+        assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
 def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(snapshot: Path) -> None:
     lines = run_report("--snapshot", snapshot, "-o", "wide").stdout.splitlines()
     assert lines[0].split()[6:8] == ["CLAIM", "REASON"]

@@ -97,7 +97,7 @@ LONGHORN = storage_class("longhorn")
          "No action needed. Its claims are not bound yet, so at its first start, its share-manager follows the VM.",
          Future.FOLLOWS),
         ([DISK], [claim("vm1-root", volume="", storageClassName="other")],
-         "No action needed: the share-manager starts after the VM.", Future.ANYWHERE),
+         "Check why the claim is not bound: kubectl describe pvc.", Future.ANYWHERE),
     ],
 )  # fmt: skip
 def test_no_advice_creates_a_claim(

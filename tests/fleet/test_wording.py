@@ -39,6 +39,7 @@ ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
+REBOOTS = FIXED | {"spec": FIXED.get("spec", {}) | {"domain": {"rebootPolicy": "Terminate"}}}
 UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 HELM = {"meta.helm.sh/release-name": "shop"}
 STOP_AND_START = restart_advice("default", "vm1", "Always")
@@ -47,6 +48,10 @@ NAMED = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 PREFERRED_MODE = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
 PINNED = "Its pod is then pinned to node-a."
 KEEPS_RUNNING = "The share-manager on node-a keeps running for"
+HOTPLUGGED = (
+    "A restart does not help: a hotplugged disk does not decide where a VM starts. "
+    "What hinders live migration: no VMI with the condition LiveMigratable."
+)
 BACKUP_KEEPS = f"{KEEPS_RUNNING} pod default/backup."
 KEEPS = f"{KEEPS_RUNNING} VM default/other."
 RESTART = "estart the VM: virtctl restart vm1 -n default."
@@ -86,7 +91,9 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ONLY_PREFERS} {BACKUP_KEEPS}"),
     ("apart, a hotplugged disk, a backup",
      [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
-     "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
+     HOTPLUGGED),
+    ("apart, and a reboot of the guest makes a new pod", [*SERVED, vm(), REBOOTS, vm_pod(node="node-b"), OTHER],
+     f"R{RESTART.replace(':', ', or reboot its guest:', 1)} {PINNED} {KEEPS}"),
     ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
     ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
      f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),

@@ -1,8 +1,4 @@
-"""Each advice about a reason has one row: the situation, and what is true after somebody has followed the advice.
-
-`FOLLOWED` does what the advice says, and the reason is gone. `LOOK` has the advice that only a person can follow: it
-names where to look. All others need no action. tests/fleet/test_advice.py has the advice about a VM of the fleet.
-"""
+"""A reason is gone after somebody has followed its advice. tests/advice.txt has a row for each advice."""
 
 from typing import Any
 
@@ -24,7 +20,6 @@ from tests.support.builders import (
 )
 from tests.support.fleet import vm_pod
 from webhook.placement.reasons import Decision, Reason
-from webhook.placement.wording import ADVICE, NO_ACTION
 
 CLUSTER = [*storage(), node("node-a"), node("node-b")]
 TAINT = {"key": "team", "value": "db", "effect": "NoSchedule"}
@@ -91,28 +86,6 @@ FOLLOWED: dict[Reason, tuple[Situation, Situation]] = {
     ),
 }  # fmt: skip
 
-# Where the advice that only a person can follow says to look.
-LOOK: dict[Reason, str] = {
-    Reason.CLAIM_NOT_BOUND: "kubectl describe pvc",
-    Reason.SHARE_MANAGER_STARTING: "kubectl describe pod share-manager-VOLUME",
-    Reason.CACHE_STALE: "/readyz and the log",
-    Reason.NODE_NOT_FOUND: "status.ownerID",
-    Reason.NODE_NOT_READY: "the node",
-    Reason.VOLUME_MISMATCH: "the node affinity of the PVs",
-    Reason.START_FAILED: "the Events of the VM's earlier pods",
-    Reason.PENDING_TOO_LONG: "the pod's Events",
-    Reason.NOT_SCHEDULED: "the scheduler that the pod names",
-    Reason.SCHEDULED_ELSEWHERE: "report",
-    Reason.NOT_FROM_LONGHORN: "settings.longhornNamespace",
-    Reason.NODE_AVOIDED: "its log and the node",
-    Reason.CACHE_NOT_SYNCED: "/readyz and the log",
-    Reason.DEADLINE_EXCEEDED: "more CPU",
-    Reason.INTERNAL_ERROR: "the webhook's log",
-}
-# Their advice is a restart, which tests/live/test_scenarios.py and the random fleets follow, or none is needed.
-AT_THE_NEXT_START = {Reason.SHARE_MANAGER_MOVED, Reason.NOT_REVIEWED, Reason.VOTES_CHANGED}
-
-
 def decided(situation: Situation) -> Decision:
     vm, cluster, overrides = situation
     return decision_for(vm, *cluster, **overrides)
@@ -127,13 +100,3 @@ def test_a_reason_is_gone_after_its_advice_was_followed(reason: Reason) -> None:
     before, after = (reasons_of(decided(each)) for each in FOLLOWED[reason])
     assert reason in before
     assert after in ({Reason.CO_SCHEDULED}, {Reason.CO_SCHEDULED, Reason.CLAIM_NOT_RWX})
-
-
-def test_each_advice_has_one_row() -> None:
-    nothing = {reason for reason in Reason if ADVICE[reason].startswith(NO_ACTION.rstrip("."))}
-    rows = [nothing, {*FOLLOWED}, {*LOOK}, AT_THE_NEXT_START]
-    assert set.union(*rows) == {*Reason} == {*ADVICE}
-    assert sum(map(len, rows)) == len(Reason)
-    assert {reason: ADVICE[reason] for reason, where in LOOK.items() if where not in ADVICE[reason]} == {}
-    assert all("start" in ADVICE[reason] for reason in AT_THE_NEXT_START)
-    assert not any("create the claim" in advice.lower() for advice in ADVICE.values())

@@ -156,7 +156,7 @@ PODS = Kind(
 _DEVICES = list_of("name deviceName")
 _DISKS = list_of("name cache shareable lun")
 _DOMAIN = map_of(
-    "cpu",
+    "cpu rebootPolicy",
     machine=map_of("type"),
     resources=map_of("requests limits overcommitGuestOverhead"),
     memory=map_of("guest hugepages"),

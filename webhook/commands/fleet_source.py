@@ -58,7 +58,7 @@ class Scope(Struct, frozen=True):
     @property
     def selects_all(self) -> bool:
         """Return whether each VM of the cluster is selected."""
-        return self.namespace is None and not self.selector and not self.excluded
+        return self.namespace is None and not self.selector and not self.names and not self.excluded
 
     def excludes(self, namespace: str, name: str) -> frozenset[str]:
         """Return what excludes a VM, empty if nothing does."""

@@ -1,4 +1,4 @@
-"""Find the VM, VMI or pod that a user names, in a snapshot or in a live cluster."""
+"""Find the VM, VMI, pod, claim or node that a user names, in a snapshot or in a live cluster."""
 
 from collections.abc import Iterable
 
@@ -9,6 +9,7 @@ from webhook.catalog.kinds import PODS, read_pod
 from webhook.commands.completion import not_found
 from webhook.commands.fleet_source import Fleet
 from webhook.fleet.states import Machine
+from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.objects.pod import Manifest
@@ -18,13 +19,15 @@ from webhook.reading.documents import BadInput
 KINDS = dict.fromkeys(("vm", "vms", "virtualmachine", "virtualmachines"), "vm")
 KINDS |= dict.fromkeys(("vmi", "vmis", "virtualmachineinstance", "virtualmachineinstances"), "vm")
 KINDS |= dict.fromkeys(("pod", "pods", "po"), "pod")
-USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
+KINDS |= dict.fromkeys(("pvc", "pvcs", "persistentvolumeclaim", "persistentvolumeclaims"), "pvc")
+KINDS |= dict.fromkeys(("node", "nodes", "no"), "node")
+USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, pvc NAME, node NAME, vm/NAME"
 
-Found = Machine | JsonObject  # a VM, or an existing pod that runs no VM
+Found = Machine | Claim | Node | JsonObject  # JsonObject: an existing pod that runs no VM
 
 
 def parse_subject(words: Iterable[str]) -> tuple[str, str] | None:
-    """Read `vm NAME` or `vm/NAME`: the kind, `vm` or `pod`, and the name. A VM and its VMI are one.
+    """Read `vm NAME` or `vm/NAME`: the kind, a value of KINDS, and the name. A VM and its VMI are one.
 
     Returns None without words. Raises UsageError for anything else.
     """
@@ -41,13 +44,22 @@ def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> Found:
 
     Raises BadInput if there is none or more than one, or if the API server can't be reached.
     """
-    if kind == "vm":
+    store = fleet.inventory.store
+    if kind == "node":
+        if node := store.node(name):
+            return node
+        raise BadInput(not_found(kind, name, None, (each.name for each in store.all_nodes())))
+    if kind == "pvc":
+        claims = [each for each in store.claims.values() if namespace in (None, each.namespace)]
+        names = {each.name for each in claims}
+        found: dict[str, Found] = {each.namespace: each for each in claims if each.name == name}
+    elif kind == "vm":
         machines = fleet.inventory.machines(fleet.webhook.predicting)
         machines = [each for each in machines if namespace in (None, each.namespace)]
         names = {each.name for each in machines}
-        found: dict[str, Found] = {each.namespace: each for each in machines if each.name == name}
+        found = {each.namespace: each for each in machines if each.name == name}
     else:
-        names = {pod for each, pod in fleet.inventory.store.pods if namespace in (None, each)}
+        names = {pod for each, pod in store.pods if namespace in (None, each)}
         pods = _pods(fleet, name, namespace)
         found = {text(pod, "metadata", "namespace"): existing_pod(fleet, pod) for pod in pods}
     if not found:

@@ -47,7 +47,10 @@ def next_step(status: Status, move: Move | Refusal) -> str:
     """Return what the operator can do: the verbs of the commands, or the advice. Empty if nothing."""
     if found := commands(status, move):
         verbs = (each.split()[1] for each in found)
-        return ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
+        words = ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
+        return (
+            f"{words}, or reboot the guest" if found[-1].startswith("virtctl restart") and _reboots(status) else words
+        )
     words = advice(status, move)
     return "" if words.startswith(NO_ACTION.rstrip(".")) else words
 
@@ -64,6 +67,12 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
     return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), restart_command(machine))
+
+
+def _reboots(status: Status) -> bool:
+    """Return whether a reboot inside the guest makes a new pod, like a restart."""
+    machine = status.machine
+    return machine.strategy == "Always" and text(machine.vmi, "spec", "domain", "rebootPolicy") == "Terminate"
 
 
 def _own_command(verb: str, machine: Machine) -> str:
@@ -207,7 +216,7 @@ def _advice_without_pin(start: Start) -> str:
         return f"{NO_ACTION} Its claims are not bound yet, so at its first start, its share-manager follows the VM."
     if start.decision.reason is Reason.COLD_START:
         return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
-    return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
+    return " ".join([*decision_advice(start.decision), *_other_users(start)])
 
 
 def _opted_out(status: Status) -> str:
@@ -229,13 +238,15 @@ def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
         return f"Live-migrate it to {move.target}: {_own_command('recolocate', machine)}.{later}"
     if move.hindrance in TRANSIENT:
         return _sentence(f"wait, and look again: {move.detail}")
-    return _advice_to_restart(status)
+    return _advice_to_restart(status, move.detail)
 
 
-def _advice_to_restart(status: Status) -> str:
+def _advice_to_restart(status: Status, hindrance: str) -> str:
+    """Return what a restart needs and does. `hindrance` is why the VM can't migrate to its storage."""
     machine, start = status.machine, status.start
     if status.claim in machine.hotplugged and (start is None or not start.helps):
-        return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
+        refused = "A restart does not help: a hotplugged disk does not decide where a VM starts."
+        return f"{refused} What hinders live migration: {hindrance}."
     if start is None:
         return _unknown_start(status.machine)
     if not start.enforced:
@@ -246,7 +257,8 @@ def _advice_to_restart(status: Status) -> str:
     if machine.strategy in (None, "Halted"):
         steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
-        steps.append(f"restart the VM: {restart_command(machine)}")
+        reboot = ", or reboot its guest" if _reboots(status) else ""
+        steps.append(f"restart the VM{reboot}: {restart_command(machine)}")
     if start.future is Future.PINNED:
         results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
     else:

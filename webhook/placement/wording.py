@@ -52,12 +52,14 @@ ADVICE = {
     Reason.ALREADY_BOUND: "Remove spec.nodeName from the pod, or leave the pod where it is.",
     Reason.NO_CLAIMS: "Give the VM a disk from a PersistentVolumeClaim, or remove the annotation.",
     Reason.ALREADY_INJECTED: "No action needed. In a VM's template, the annotation and terms are stale: remove them.",
-    Reason.CLAIM_NOT_FOUND: "Correct the claim's name in the VM, or restore the claim with its data.",
+    Reason.CLAIM_NOT_FOUND: "Correct the claim's name in the VM and restart it, or restore the claim with its data.",
     Reason.CLAIM_NOT_RWX: "No action needed: only ReadWriteMany volumes have a share-manager. Others follow the VM.",
     Reason.CLAIM_NOT_BOUND: "Check why the claim is not bound: kubectl describe pvc.",
     Reason.NOT_LONGHORN: "No action needed: only volumes of the CSI driver driver.longhorn.io have a share-manager.",
     Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes have no share-manager.",
-    Reason.SHARE_MANAGER_STARTING: "If that takes minutes, find out why: kubectl describe pod share-manager-VOLUME.",
+    Reason.SHARE_MANAGER_STARTING: (
+        "If that takes minutes, find out why: kubectl describe pods -A -l longhorn.io/share-manager=VOLUME."
+    ),
     Reason.NO_SHARE_MANAGER: "No action needed: the share-manager starts after the VM.",
     Reason.SHARED_CLAIM_ONLY: "If the shared claim should decide, name it in the annotation of the VM's template.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",

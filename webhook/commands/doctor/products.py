@@ -15,7 +15,8 @@ from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.nfs import Servers, deletes_pods, over_nfs
 from webhook.fleet.states import State, Status, Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
-from webhook.placement.objects.fields import text, version_numbers
+from webhook.placement.objects.facts import Node
+from webhook.placement.objects.fields import mapping, text, version_numbers
 from webhook.placement.objects.longhorn import VERSION_SETTING
 from webhook.reading.api import read_list, read_object
 from webhook.reading.installation import Installation
@@ -211,8 +212,15 @@ def _unprotected(inspection: Inspection, servers: Servers) -> tuple[str, str]:
 
 
 def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check the nodes' taints, and how many more pods they can run."""
+    """Check the nodes' taints, how many more pods they can run, and that a drain of the only one can end."""
     store = inventory(inspection).store
+    replicas = mapping(found.deployment, "spec").get("replicas", 1)
+    schedulable = [node.name for node in store.nodes.values() if _is_schedulable(node)]
+    if len(schedulable) == 1 and replicas > 1:
+        yield warning(
+            f"{replicas} replicas and only one schedulable node, {schedulable[0]}: a drain of it never ends",
+            "On one node, set replicas=1: its PodDisruptionBudget keeps one replica, which no other node can run.",
+        )
     taints = [(node.name, taint.effect) for node in store.nodes.values() for taint in node.taints]
     if tainted := sorted({name for name, effect in taints if effect == PREFER_NO_SCHEDULE}):
         yield warning(
@@ -227,6 +235,11 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
             f"nodes with over {CROWDED:.0%} of their allocatable pods: {len(crowded)} ({listed(crowded)})",
             "The webhook pins no VM to a full node. Move pods to other nodes, or raise the kubelet's maxPods.",
         )
+
+
+def _is_schedulable(node: Node) -> bool:
+    blocked = any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.taints)
+    return node.ready is not False and not node.unschedulable and not blocked
 
 
 def _advice(status: Status, inspection: Inspection) -> str:

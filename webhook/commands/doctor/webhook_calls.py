@@ -112,10 +112,12 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     keys, manifests = found.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
     mistakes = {"/".join(key): mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
     if mistakes:
-        first = next(iter(mistakes.values()))
+        first, mistake = next(iter(mistakes.items()))
+        namespace, name = first.split("/")
         yield warning(
-            f"VMs with a mistake in their opt-in: {len(mistakes)} ({listed([*mistakes])}); {first}",
-            "To correct them: kubevirt-scheduler opt-in. Or correct the manifest in git, if a program applies it.",
+            f"VMs with a mistake in their opt-in: {len(mistakes)} ({listed([*mistakes])}); {mistake}",
+            f"To correct the first: kubevirt-scheduler opt-in {name} -n {namespace} --yes. "
+            "Or correct the manifest in git, if a program applies it.",
         )
     longhorn = found.settings.longhorn_namespace
     if longhorn not in namespaces:

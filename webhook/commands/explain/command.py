@@ -10,6 +10,7 @@ import click
 from webhook.commands.admission_requests import in_namespace, read_documents, review_from
 from webhook.commands.completion import complete
 from webhook.commands.explain.explanation import Finding, Section, explain_machine, explain_pod, explain_review
+from webhook.commands.explain.storage import explain_claim, explain_node
 from webhook.commands.fleet_source import Fleet, read_fleet, selected, show_settings
 from webhook.commands.options import (
     all_namespaces_option,
@@ -24,6 +25,7 @@ from webhook.commands.options import (
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
 from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
+from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
 from webhook.placement.settings import Action
 from webhook.reading import documents, snapshot
@@ -33,8 +35,8 @@ MARKS: dict[bool | None, tuple[str, str]] = {True: ("âœ“", "green"), False: ("âœ
 MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
-@click.command(short_help="explain where a VM runs and why")
-@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete("subject"))
+@click.command(short_help="explain where a VM runs and why, a claim or a node")
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod|pvc|node NAME]", shell_complete=complete("subject"))
 @all_namespaces_option
 @namespace_option
 @optional_file_option
@@ -43,14 +45,15 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     "text",
     "json",
     "yaml",
-    text="The output format. json and yaml print a list with one item for each VM or pod.",
+    text="The output format. json and yaml print a list with one item for each object.",
 )
 @live_options
 def explain(subject: tuple[str, ...], file: Path | None, output: str) -> None:
     """Explain where a VM runs, how the webhook decides on its next start, and what you can do.
 
-    With -f, the command explains each Pod in FILE: a new pod as inject reads it, an existing pod like pod NAME. For a
-    VM that isn't opted in, the command also explains the decision after an opt-in.
+    For a VM that isn't opted in, the command also explains the decision after an opt-in. Of a claim or a node, it
+    explains which VMs use it. With -f, it explains each Pod in FILE: a new pod as inject reads it, an existing pod like
+    pod NAME.
 
     \b
     Examples:
@@ -58,6 +61,8 @@ def explain(subject: tuple[str, ...], file: Path | None, output: str) -> None:
       kubevirt-scheduler explain vm/vm2 -A -o json
       kubevirt-scheduler explain vm vm1 --snapshot cluster.json
       kubevirt-scheduler explain pod virt-launcher-vm1-x7k2p
+      kubevirt-scheduler explain pvc disk1 -n shop
+      kubevirt-scheduler explain node node-a
       kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
       kubectl get pod virt-launcher-vm1-x7k2p -o yaml | kubevirt-scheduler explain -f -
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
@@ -81,6 +86,10 @@ def explain(subject: tuple[str, ...], file: Path | None, output: str) -> None:
 def _explained(found: Found, fleet: Fleet) -> JsonObject:
     if isinstance(found, Machine):
         return explain_machine(found, fleet.inventory, fleet.webhook)
+    if isinstance(found, Claim):
+        return explain_claim((found.namespace, found.name), fleet.inventory, fleet.webhook)
+    if isinstance(found, Node):
+        return explain_node(found, fleet.inventory, fleet.webhook)
     return explain_pod(found, fleet.inventory.store, fleet.webhook.settings)
 
 

@@ -170,7 +170,7 @@ def _steps(
         yield Section("Does the webhook handle the new pod?", tuple(_rules(trace, ignored)))
     if trace.claims:
         namespace = review.manifest.namespace
-        found = [line for each in trace.claims for line in _claim(each, namespace, catalog, settings)]
+        found = [line for each in trace.claims for line in claim_findings(each, namespace, catalog, settings)]
         yield Section("Which nodes serve the claims?", tuple(found))
     if trace.consumers is not None:
         volume = text(review.manifest.labels, VOLUME_LABEL)
@@ -191,7 +191,8 @@ def _rules(trace: Trace, ignored: Collection[Reason]) -> Iterator[Finding]:
             return
 
 
-def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+def claim_findings(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+    """Yield what leads from a claim to its node, or why it has none."""
     claim, longhorn = catalog.claim(namespace, finding.claim), settings.longhorn_namespace
     path = ["claim " + finding.claim, *([f"PV {claim.volume_name}"] if claim and claim.volume_name else [])]
     yield Finding(" → ".join([*path, *([f"volume {finding.volume}"] if finding.volume else [])]))
