@@ -27,9 +27,10 @@ class Result:
     kind: str
     operations: int
     seconds: float
+    data: int  # that the guest read or wrote
+    early: float
     median: float
     late: float
-    data: int  # that the guest read or wrote, with the operations before the measured ones
     link_bytes: dict[str, int]
 
     def crossing(self, node: str) -> float:

@@ -1,6 +1,7 @@
 """The guest of a VM, in its pod's container: it uses the disk as QEMU would for a guest.
 
 guest.py wait                                   wait for SIGTERM
+guest.py answer                                 read arguments of `measure` from each line of the standard input
 guest.py work DISK LOG [SIGNAL]                 write and read back records, and write a line to the log each second;
                                                 begin when the file SIGNAL exists, as the target of a migration
 guest.py measure DISK SIZE KIND SECONDS COUNT   measure with COUNT operations in flight, and print the result
@@ -9,6 +10,8 @@ guest.py measure DISK SIZE KIND SECONDS COUNT   measure with COUNT operations in
 import json
 import mmap
 import os
+import random
+import shlex
 import signal
 import sys
 import threading
@@ -23,35 +26,42 @@ RECORDS = 1024
 
 
 def measure(disk: str, size: str, kind: str, seconds: str, count: str) -> None:
-    """Print how many operations were measured, the median and the 99th percentile of their milliseconds.
-
-    `data` is what was read and written, with the operations before the measured ones.
-    """
+    """Print how many operations were done, how many bytes they are, and percentiles of their milliseconds."""
     file, direct = probe.open_disk(disk)
     probe.fill(file)
     found: list[float] = []
+    length, end = probe.SIZES[size], time.monotonic() + float(seconds)
 
-    def run() -> None:
-        found.extend(probe.measure(file, probe.SIZES[size], float(seconds), writes=kind == "write"))
+    def run(number: int) -> None:
+        buffer, offsets = mmap.mmap(-1, length), random.Random(number)
+        buffer.write(os.urandom(length))
+        while True:
+            offset, start = length * offsets.randrange(probe.FILE_SIZE // length), time.monotonic()
+            done = os.pwrite(file, buffer, offset) if kind == "write" else os.preadv(file, [buffer], offset)
+            found.append(time.monotonic() - start)
+            if done != length:
+                sys.exit(f"{done} of {length} bytes at {offset}")
+            if time.monotonic() > end:
+                return
 
-    began, before = time.monotonic(), direct_bytes()
-    threads = [threading.Thread(target=run) for _ in range(int(count))]
+    began = time.monotonic()
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(int(count))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     elapsed = time.monotonic() - began
+    os.close(file)
     found.sort()
-    median, late = (round(1000 * found[int(share * (len(found) - 1))], 3) for share in (0.5, 0.99))
-    result = {"direct": direct, "operations": len(found), "seconds": elapsed, "median": median, "late": late}
-    print(json.dumps(result | {"data": direct_bytes() - before}), flush=True)
+    early, median, late = (round(1000 * found[int(share * (len(found) - 1))], 3) for share in (0.1, 0.5, 0.99))
+    result = {"direct": direct, "operations": len(found), "seconds": elapsed, "data": length * len(found)}
+    print(json.dumps(result | {"early": early, "median": median, "late": late}), flush=True)
 
 
-def direct_bytes() -> int:
-    """Return how many bytes this process has read and written directly on NFS disks so far."""
-    lines = Path("/proc/self/mountstats").read_text().splitlines()
-    fields = (line.split() for line in lines if line.startswith("\tbytes:"))
-    return sum(int(each[3]) + int(each[4]) for each in fields)
+def answer() -> None:
+    """Measure what each line of the standard input asks for: the arguments of `measure`."""
+    for line in sys.stdin:
+        measure(*shlex.split(line))
 
 
 def work(disk: str, log: str, signal_file: str = "") -> None:
@@ -95,4 +105,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the first process of a container has no default action
     if sys.argv[1] == "wait":
         signal.pause()
-    {"measure": measure, "work": work}[sys.argv[1]](*sys.argv[2:])
+    {"answer": answer, "measure": measure, "work": work}[sys.argv[1]](*sys.argv[2:])
