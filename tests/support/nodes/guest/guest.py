@@ -72,7 +72,8 @@ def work(disk: str, log: str, signal_file: str = "") -> None:
     while signal_file and not Path(signal_file).exists():
         time.sleep(0.05)
     file, _ = probe.open_disk(disk)
-    lines = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    # Synchronous: a node's kernel writes to the folders that it shares with the host after half a minute only.
+    lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_SYNC, 0o644)
     buffer = mmap.mmap(-1, BLOCK)
     number = last_logged(Path(log))
     if number:
