@@ -27,7 +27,8 @@ import click
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.nodes import MOUNT, SERVE
+from nodes import EXPORT, MOUNT, SERVE
+
 from tests.support.nodes.machine import STATE, Machine, prepare
 from tests.support.nodes.share_managers import GANESHA
 from tests.support.nodes.system import system
@@ -58,7 +59,7 @@ GUEST = """
 import mmap, os, sys, time
 buffer = mmap.mmap(-1, 1 << 20)
 buffer.write(os.urandom(1 << 20))
-file = os.open("/disk/guest", os.O_RDWR | os.O_CREAT | (os.O_DIRECT | os.O_SYNC if sys.argv[1] == "direct" else 0))
+file = os.open("/disks/nfs/guest", os.O_RDWR | os.O_CREAT | (os.O_DIRECT | os.O_SYNC if sys.argv[1] == "direct" else 0))
 log = os.open("/share/node-1/guest.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 count, reported = 0, time.monotonic()
 while True:
@@ -124,14 +125,14 @@ def run_trial(folder: Path, device: str, writes: str, flusher: bool, seconds: fl
 def start(machine: Machine, device: str, flusher: bool) -> None:
     """Start the server, and mount its share on the same machine."""
     path = machine.run(f"truncate -s 400M /var/disk\n{DEVICES[device]}").splitlines()[-1]
-    config = GANESHA.replace("VOLUME", "disk")
+    config = GANESHA.replace("VOLUME", "nfs")
     if not flusher:
         config = config.replace("NFS_Core_Param {", "NFS_Core_Param { allow_set_io_flusher_fail = true; ")
-    serve = SERVE.format(device=path, config=config)
+    serve = EXPORT.format(name="nfs", device=path) + SERVE.format(config=config)
     if not flusher:
         serve = serve.replace("ganesha.nfsd", "setpriv --bounding-set=-sys_resource ganesha.nfsd")
     machine.run(serve)
-    machine.run(MOUNT.format(server=machine.address))
+    machine.run(MOUNT.format(name="nfs", server=machine.address))
     command = serve.strip().splitlines()[-1]
     machine.run(f"setsid /bin/bash -c {shlex.quote(REPLACE.format(serve=command))} >/dev/null 2>&1 </dev/null &")
     server = machine.run("pgrep -x ganesha.nfsd")

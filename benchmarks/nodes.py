@@ -1,35 +1,44 @@
 """Benchmark of the disk path: an NFS disk from its server's node and from another node, on kernels of their own.
 
-Three machines in user-mode Linux are on a bridge. The first one serves a file system with NFS Ganesha and Longhorn's
-options. It and the second one mount it with the kernel's client, and use a file as `benchmark` does. The parameters:
+Three machines in user-mode Linux are on a bridge. The first one serves file systems with NFS Ganesha and Longhorn's
+options. It and the second one mount them with the kernel's client, and use a file as `benchmark` does. The parameters:
 
-- the server's disk: in memory, on a file, or on the third machine (`far`: a block device over the network, as a replica
-  on another node is)
-- what netem adds to the round trip of the server's link: the link from the client, and also the one to a far disk
+- the disk behind the server: in memory, on a file, or on the third machine (`far`: a block device over the network, as
+  a replica on another node is)
+- what netem adds to each round trip between the server and the other machines: from the client, and to the far disk
 
-Each pair of measurements, here and across, is interleaved and repeated, because other work runs on the machine. Compare
-the ratios and the bytes. Run it as root: `tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py`
+Reads find nothing in the server's page cache, which is emptied all the time. Other work may run on the machine. So all
+measurements of a delay are interleaved and repeated. A latency is that of the fastest tenth of the operations, in the
+best round, and a rate that of the best round: what other programs disturbed least. Run it as root:
+`tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py`
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import click
+from stage import Row, bar_chart
 
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support.nodes.machine import NAMES, Machine, prepare
+from tests.support.nodes.machine import NAMES, SHELL_PORT, Machine, prepare
 from tests.support.nodes.share_managers import GANESHA
 from tests.support.nodes.system import system
 
+CHART = Path(__file__).parent.parent / "docs/images/bytes.svg"
 DELAYS = (0.0, 0.1, 0.25, 0.5, 1.0)  # milliseconds
 DISKS = ("memory", "file", "far")
 # The device of each disk, in the server.
@@ -38,11 +47,14 @@ DEVICES = {
     "file": "truncate -s 512M /var/disk; losetup --find --show /var/disk",
     "far": "nbd-client -N disk {far} /dev/nbd0 -connections 1 >/dev/null; echo /dev/nbd0",
 }
-SERVE = """
-mkdir -p /export/disk /run/ganesha /var/lib/nfs/ganesha
-ln -sf /proc/self/mounts /etc/mtab
+EXPORT = """
+mkdir -p /export/{name}
 mkfs.ext4 -q -F {device}
-mount {device} /export/disk
+mount {device} /export/{name}
+"""
+SERVE = """
+mkdir -p /run/ganesha /var/lib/nfs/ganesha
+ln -sf /proc/self/mounts /etc/mtab
 cat >/run/ganesha.conf <<'END'
 {config}
 END
@@ -55,7 +67,14 @@ mkdir -p /etc/nbd-server
 printf '[generic]\\nuser = root\\ngroup = root\\n[disk]\\nexportname = /share/volumes/far\\n' >/etc/nbd-server/config
 nbd-server -C /etc/nbd-server/config >/dev/null 2>&1 </dev/null
 """
-MOUNT = "mkdir -p /disk; mount -t nfs -o vers=4.1,noresvport,softerr,timeo=600,retrans=5 {server}:/disk /disk"
+MOUNT = """
+mkdir -p /disks/{name}
+mount -t nfs -o vers=4.1,noresvport,softerr,timeo=600,retrans=5 {server}:/{name} /disks/{name}
+"""
+# The server's page cache would answer most reads of a file of 128 MiB.
+FORGET = """
+setsid /bin/bash -c 'while sleep 0.1; do echo 1 >/proc/sys/vm/drop_caches; done' >/dev/null 2>&1 </dev/null &
+"""
 # The median round trip of a packet, from the client to the server's shell.
 ROUND_TRIP = """
 import socket, statistics, sys, time
@@ -66,25 +85,77 @@ for _ in range(100):
     found.append(1000 * (time.perf_counter() - start))
 print(statistics.median(found))
 """
-Key = tuple[str, float, str, int, str]  # disk, delay, size and kind, in flight, side
+OPERATIONS = tuple(product(("4 KiB", "1 MiB"), ("write", "read"), (1, 8)))  # size, kind, in flight
+SIDES = ("here", "across")
 
 
-class Sides:
-    """The server with one kind of disk, and its two clients."""
+class Case(NamedTuple):
+    """What is measured."""
 
-    def __init__(self, disk: str, folder: Path) -> None:
+    delay: float
+    disk: str
+    size: str
+    kind: str
+    in_flight: int
+    side: str
+
+
+class Result(NamedTuple):
+    """What one measurement has shown. The hops' bytes are for each byte that the guest read or wrote."""
+
+    early: float  # milliseconds of an operation: the 10th percentile
+    rate: float  # operations a second
+    first_hop: float  # from the client to the server
+    second_hop: float  # from the server to its disk
+
+
+def exports(names: tuple[str, ...]) -> str:
+    """Return Ganesha's configuration with an export for each name."""
+    options, _, export = GANESHA.partition("EXPORT {")
+    found = [options]
+    for number, name in enumerate(names, 1):
+        numbered = export.replace("Export_Id = 1", f"Export_Id = {number}").replace("= 1.0", f"= {number}.0")
+        found.append(f"EXPORT {{{numbered.replace('VOLUME', name)}")
+    return "".join(found)
+
+
+class Guest:
+    """The program that measures, on one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._shell = socket.create_connection((machine.address, SHELL_PORT))
+        self._lines = self._shell.makefile("r")
+        self._shell.sendall(b"exec python3 /share/guest/guest.py answer\n")
+
+    def ask(self, *arguments: str) -> dict[str, float]:
+        """Return the result of a measurement."""
+        self._shell.sendall(f"{shlex.join(arguments)}\n".encode())
+        line = self._lines.readline()
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            raise RuntimeError(f"{arguments}: {line + self._lines.read()}") from None
+
+
+class Machines:
+    """The server with its disks, its two clients (it is one of them), and the machine of the far disk."""
+
+    def __init__(self, disks: tuple[str, ...], folder: Path) -> None:
         root = {"ubd0": Path("/system/root.ext4")}
         self.here, self.across, self.far = (Machine(number, root, folder) for number in range(1, len(NAMES) + 1))
         for machine in self.here, self.across, self.far:
             machine.start()
         for machine in self.here, self.across, self.far:
             machine.wait_until_booted()
-        if disk == "far":
-            self.far.run(SERVE_FAR)
-        device = self.here.run(DEVICES[disk].format(far=self.far.address)).splitlines()[-1]
-        self.here.run(SERVE.format(device=device, config=GANESHA.replace("VOLUME", "disk")))
-        for machine in self.here, self.across:
-            machine.run(MOUNT.format(server=self.here.address))
+        self.far.run(SERVE_FAR)
+        for disk in disks:
+            device = self.here.run(DEVICES[disk].format(far=self.far.address)).splitlines()[-1]
+            self.here.run(EXPORT.format(name=disk, device=device))
+        self.here.run(SERVE.format(config=exports(disks)))
+        for disk, machine in product(disks, (self.here, self.across)):
+            machine.run(MOUNT.format(name=disk, server=self.here.address))
+        self.here.run(FORGET)
+        self._guests = {"here": Guest(self.here), "across": Guest(self.across)}
 
     def stop(self) -> None:
         """Switch the machines off, and forget what they had written."""
@@ -98,12 +169,22 @@ class Sides:
             self.here.run(f"tc qdisc add dev vec0 root netem limit 100000 delay {milliseconds}ms")
         return float(self.across.run_python(ROUND_TRIP, self.here.address))
 
-    def measure(self, side: str, seconds: float) -> list[tuple[dict[str, object], dict[str, float]]]:
-        """Return each measurement's parameters and its result. `others` are the bytes on the server's link."""
-        machine = self.here if side == "here" else self.across
-        output = machine.run(f"python3 /share/guest/guest.py sweep /disk/{side} {seconds}", 900)
-        lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        return [(after, result) for result, after in zip(lines[1::2], lines[2::2], strict=True)]
+    def measure(self, case: Case, seconds: float) -> Result:
+        """Measure one case."""
+        before = self.across.link_bytes(), self.far.link_bytes()
+        arguments = f"/disks/{case.disk}/{case.side}", case.size, case.kind, str(seconds), str(case.in_flight)
+        found = self._guests[case.side].ask(*arguments)
+        after = self.across.link_bytes(), self.far.link_bytes()
+        hops = [(late - early) / found["data"] for early, late in zip(before, after, strict=True)]
+        return Result(found["early"], found["operations"] / found["seconds"], *hops)
+
+
+def cases(delay: float, disks: tuple[str, ...], turn: int) -> Iterator[Case]:
+    """Yield the cases of a delay: those that are compared follow each other, in turns."""
+    places = list(product(disks, SIDES))
+    for size, kind, in_flight in OPERATIONS:
+        for disk, side in places if turn % 2 == 0 else reversed(places):
+            yield Case(delay, disk, size, kind, in_flight, side)
 
 
 @click.command()
@@ -111,53 +192,82 @@ class Sides:
 @click.option("--seconds", default=1.0, show_default=True, help="Of each measurement.")
 @click.option("--disk", "disks", multiple=True, default=DISKS, show_default=True, type=click.Choice(DISKS))
 @click.option("--delay", "delays", multiple=True, default=DELAYS, show_default=True, help="Milliseconds of netem.")
-def main(rounds: int, seconds: float, disks: tuple[str, ...], delays: tuple[float, ...]) -> None:
+@click.option("--draw", is_flag=True, help="Draw the chart of the docs, from the bytes without netem.")
+def main(rounds: int, seconds: float, disks: tuple[str, ...], delays: tuple[float, ...], *, draw: bool) -> None:
     """Measure an NFS disk from its server's node and from another node."""
     if "NODE_NAMESPACES" not in os.environ:
         print("skipped: it needs `tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py`", file=sys.stderr)
         return
-    found: dict[Key, list[tuple[float, float, float]]] = defaultdict(list)
-    round_trips: dict[tuple[str, float], list[float]] = defaultdict(list)
+    found: dict[Case, list[Result]] = defaultdict(list)
+    trips: dict[float, list[float]] = defaultdict(list)
     with TemporaryDirectory() as folder:
         prepare(system(), Path(folder))
-        for disk in disks:
-            sides = Sides(disk, Path(folder))
-            for number in range(rounds):
-                for delay in delays:
-                    print(f"disk {disk}, round {number + 1} of {rounds}, {delay} ms", file=sys.stderr, flush=True)
-                    round_trips[disk, delay].append(sides.set_delay(delay))
-                    for side in ("here", "across") if number % 2 == 0 else ("across", "here"):
-                        for parameters, result in sides.measure(side, seconds):
-                            name = f"{parameters['size']} {parameters['kind']}"
-                            rate = result["operations"] / result["seconds"]
-                            link = float(parameters["link"]) / result["operations"]  # type: ignore[arg-type]
-                            key = disk, delay, name, int(str(parameters["in_flight"])), side
-                            found[key].append((result["median"], rate, link))
-            sides.stop()
-    print_tables(found, round_trips)
+        machines = Machines(disks, Path(folder))
+        for place in product(disks, SIDES):  # fill the disks
+            machines.measure(Case(0.0, place[0], "1 MiB", "write", 1, place[1]), 0.1)
+        for number, delay in product(range(rounds), delays):
+            load = f"{os.getloadavg()[0]:.0f}"
+            print(f"round {number + 1} of {rounds}, {delay} ms, load {load}", file=sys.stderr, flush=True)
+            trips[delay].append(machines.set_delay(delay))
+            for case in cases(delay, disks, number):
+                found[case].append(machines.measure(case, seconds))
+        machines.stop()
+    for delay in delays:
+        print_table(delay, disks, found, statistics.median(trips[delay]))
+    if draw:
+        CHART.write_text(chart(found, delays[0]))
 
 
-def print_tables(
-    found: dict[Key, list[tuple[float, float, float]]], round_trips: dict[tuple[str, float], list[float]]
-) -> None:
-    """Print the medians of all rounds, and the lowest and highest ratio of a round."""
-    for (disk, delay), trips in round_trips.items():
-        print(f"\n## disk {disk}, {delay} ms added: round trip {statistics.median(trips):.2f} ms\n")
-        print(
-            "| | in flight | here, ms | across, ms | bytes across for each | operations across / here | of the rounds |"
-        )
-        print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
-        keys = [key for key in found if key[:2] == (disk, delay) and key[4] == "here"]
-        for key in keys:
-            here, across = found[key], found[(*key[:4], "across")]
-            ratios = [there[1] / near[1] for near, there in zip(here, across, strict=True)]
-            cells = [statistics.median(each[column] for each in rows) for rows, column in ((here, 0), (across, 0))]
-            crossing = statistics.median(each[2] for each in across)
-            local = statistics.median(each[2] for each in here)
-            print(
-                f"| {key[2]} | {key[3]} | {cells[0]:.2f} | {cells[1]:.2f} | {crossing:,.0f} ({local:,.0f} here) "
-                f"| {statistics.median(ratios):.0%} | {min(ratios):.0%} to {max(ratios):.0%} |"
-            )
+def print_table(delay: float, disks: tuple[str, ...], found: dict[Case, list[Result]], trip: float) -> None:
+    """Print latencies, rates and bytes, and what each hop costs."""
+    print(f"\n## {delay} ms added: round trip {trip:.2f} ms\n")
+    print("| disk, operation, in flight | here, ms | across, ms | here, /s | across, /s | first hop | second hop |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for disk, (size, kind, count) in product(disks, OPERATIONS):
+        sides = [found[Case(delay, disk, size, kind, count, side)] for side in SIDES]
+        cells = [f"{latency(side):.2f}" for side in sides]
+        cells += [f"{best_rate(side):,.0f}" for side in sides]
+        cells += [", ".join(f"{median(side, hop):.2f}" for side in sides) for hop in ("first_hop", "second_hop")]
+        print(f"| {disk}, {size} {kind}, {count} | {' | '.join(cells)} |")
+    if {"memory", "far"} <= set(disks):
+        print("\n| ms | with both hops | without the first | without the second | without both |")
+        print("| --- | ---: | ---: | ---: | ---: |")
+        places = ("far", "across"), ("far", "here"), ("memory", "across"), ("memory", "here")
+        for size, kind, count in OPERATIONS:
+            results = [found[Case(delay, disk, size, kind, count, side)] for disk, side in places]
+            print(f"| {size} {kind}, {count} | {' | '.join(f'{latency(each):.2f}' for each in results)} |")
+
+
+def latency(results: list[Result]) -> float:
+    """Return the milliseconds of the best round."""
+    return min(each.early for each in results)
+
+
+def best_rate(results: list[Result]) -> float:
+    """Return the operations a second of the best round."""
+    return max(each.rate for each in results)
+
+
+def median(results: list[Result], field: str) -> float:
+    """Return the median of a field over all rounds."""
+    return statistics.median(getattr(each, field) for each in results)
+
+
+def chart(found: dict[Case, list[Result]], delay: float) -> str:
+    """Return the picture of the bytes that cross the network at each hop, one operation at a time."""
+    columns = {"4 KiB write": "", "4 KiB read": "", "1 MiB write": ""}
+    rows = []
+    for name, side, hop, color in (
+        ("without, hop 1", "across", "first_hop", "without"),
+        ("without, hop 2", "across", "second_hop", "without"),
+        ("with, hop 1", "here", "first_hop", "both"),
+        ("with, hop 2", "here", "second_hop", "both"),
+    ):
+        results = [found[Case(delay, "far", *each.rsplit(" ", 1), 1, side)] for each in columns]  # type: ignore[arg-type]
+        rows.append(Row(name, color, tuple(median(each, hop) for each in results)))
+    note = "for each byte of the disk, with one replica on a third node"
+    title = "What crosses the network without the webhook and with it"
+    return bar_chart(title, note, columns, rows, max(max(row.shares) for row in rows))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, WEBHOOK_LABEL, Webhook, create_service_account
 
-BAR_WIDTH = 168  # pixels for 100 %
+BAR_WIDTH = 168  # pixels of a full bar
 STYLE = """
     text { font: 14px -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
     .card { fill: #ffffff; stroke: #d0d7de; }
@@ -149,15 +149,18 @@ def in_parallel(call: Callable[..., Any], arguments: Iterable[Any], threads: int
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the chart: a share of 0 to 1 for each column. `color` is a class of STYLE."""
+    """A row of the chart: a share for each column. `color` is a class of STYLE."""
 
     name: str
     color: str
     shares: tuple[float, ...]
 
 
-def bar_chart(title: str, note: str, columns: dict[str, str], rows: list[Row]) -> str:
-    """Return an SVG with a bar for each row and column. `columns` maps each column's name to its explanation."""
+def bar_chart(title: str, note: str, columns: dict[str, str], rows: list[Row], full: float = 1.0) -> str:
+    """Return an SVG with a bar for each row and column, of which the longest one stands for the share `full`.
+
+    `columns` maps each column's name to its explanation.
+    """
     height = 124 + 44 * len(rows)
     shares = "; ".join(f"{row.name}: {', '.join(f'{share:.0%}' for share in row.shares)}" for row in rows)
     head = 'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="title desc"'
@@ -176,7 +179,7 @@ def bar_chart(title: str, note: str, columns: dict[str, str], rows: list[Row]) -
         for x, share in zip(range(156, 880, 236), row.shares, strict=False):
             lines.append(f'  <rect class="room" x="{x}" y="{y}" width="{BAR_WIDTH}" height="24" rx="3"/>')
             lines.append(
-                f'  <rect class="{row.color}" x="{x}" y="{y}" width="{BAR_WIDTH * share:g}" height="24" rx="3"/>'
+                f'  <rect class="{row.color}" x="{x}" y="{y}" width="{BAR_WIDTH * share / full:g}" height="24" rx="3"/>'
             )
             lines.append(f'  <text class="bold" x="{x + BAR_WIDTH + 8}" y="{y + 17}">{100 * share:.0f} %</text>')
     for x, (column, explained) in zip(range(156, 880, 236), columns.items(), strict=False):

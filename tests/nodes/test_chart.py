@@ -97,28 +97,3 @@ def test_a_replica_that_hangs_is_replaced_by_its_master_or_by_the_kubelet(
     plane.wait(lambda: sum(restarts(release)) > before, 60, "a restart by the liveness probe")
     plane.wait(lambda: all_ready(release), 60, "two replicas after the restart")
     plane.wait(lambda: guests.decision("no-such-claim"), 20, "a decision")
-
-
-def test_a_restarted_kubelet_leaves_a_pinned_pod_alone_and_renews_the_token(
-    guests: NodeScenario, cluster: Cluster, release: Release
-) -> None:
-    """A kubelet that starts checks the required node affinity of the pods that run (canAdmitPod in kubelet.go)."""
-    plane = guests.plane
-    _, storage = guests.add_attached_volume()
-    plane.wait(lambda: guests.target_node("disk1") == storage, 30, "a decision")
-    pinned = guests.create(guests.vm_pod("vm1", "disk1", work=True))
-    assert guests.wait_running(pinned) == storage
-    assert guests.annotations(pinned)["kubevirt-scheduler/decision"].startswith("CoScheduled")
-    running = pids(cluster, guests.get(pinned))
-    tokens = {pod["metadata"]["name"]: token_of(cluster, pod) for pod in pods(release)}
-    for machine in cluster.machines:
-        machine.run("kill_program kubelet; start kubelet")
-    cluster.wait_ready(cluster.names)
-    guests.wait_for_work("vm1")
-    after = guests.get(pinned)
-    assert (after["status"]["phase"], pids(cluster, after)) == ("Running", running)
-    # A kubelet that has started asks for another token, as it does for one that expires.
-    for pod in pods(release):
-        before = tokens[pod["metadata"]["name"]]
-        plane.wait(lambda pod=pod, before=before: token_of(cluster, pod) != before, 120, "another token")
-    plane.wait(lambda: guests.target_node("disk1") == storage, 20, "a decision")

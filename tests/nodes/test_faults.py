@@ -1,4 +1,4 @@
-"""What fails on real nodes: power, network, programs, share-managers. VMs do I/O meanwhile."""
+"""What fails on real nodes: power, network, programs. VMs do I/O meanwhile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from tests.nodes.test_chart import all_ready, pids
+from tests.nodes.test_chart import all_ready, pids, pods, token_of
 from tests.support.controlplane.api import Object
 from tests.support.helm_release import Release
 from tests.support.measured import Measured
 from tests.support.nodes.cluster import Cluster
 from tests.support.nodes.guests import START, NodeScenario
+from tests.support.scenario import HOSTNAME, POOL
 from tests.support.virt_controller import VirtController
 
 pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
@@ -20,11 +21,12 @@ OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshut
 UNDISTURBED = 15.0
 
 
-def start_vm_with_its_server(guests: NodeScenario) -> tuple[str, str, str]:
-    """Start a VM that does I/O, from cold. Return its volume, its pod and the node of both."""
+def start_vm_with_its_server(guests: NodeScenario, node: str = "") -> tuple[str, str, str]:
+    """Start a VM that does I/O, from cold, on any node or this one. Return its volume, its pod and the node of both."""
     volume = guests.add_volume()
     guests.wait_bound("disk1")
-    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+    where = {"nodeSelector": {POOL: guests.namespace, HOSTNAME: node}} if node else {}
+    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, **where))
     node = guests.wait_running(pod)
     assert guests.longhorn.wait_running(volume) == node
     guests.wait_for_work("vm1")
@@ -75,15 +77,31 @@ def test_after_a_power_cut_the_vm_starts_beside_its_new_share_manager(
         assert controller.pod(vm)["spec"]["nodeName"] == node
 
 
-def test_restarted_programs_of_a_node_leave_a_working_vm_alone(
-    guests: NodeScenario, cluster: Cluster, measured: Measured
+def test_killed_programs_leave_a_working_pinned_vm_alone_and_the_kubelet_renews_the_token(
+    guests: NodeScenario, cluster: Cluster, release: Release, measured: Measured
 ) -> None:
-    _, pod, node = start_vm_with_its_server(guests)
-    running = pids(cluster, guests.get(pod))
-    cluster[node].run("kill_program kubelet; kill_program containerd; start containerd; start kubelet")
-    cluster.wait_ready([node])
+    """A kubelet that starts checks the required node affinity of the pods that run (canAdmitPod in kubelet.go)."""
+    plane = guests.plane
+    _, storage = guests.add_attached_volume()
+    plane.wait(lambda: guests.target_node("disk1") == storage, 30, "a decision")
+    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True))
+    assert guests.wait_running(pod) == storage
+    assert guests.annotations(pod)["kubevirt-scheduler/decision"].startswith("CoScheduled")
     guests.wait_for_work("vm1")
-    assert pids(cluster, guests.get(pod)) == running
+    running = pids(cluster, guests.get(pod))
+    tokens = {replica["metadata"]["name"]: token_of(cluster, replica) for replica in pods(release)}
+    cluster[storage].run("kill_program kubelet; kill_program containerd; start containerd; start kubelet")
+    for name in set(cluster.names) - {storage}:
+        cluster[name].run("kill_program kubelet; start kubelet")
+    cluster.wait_ready(cluster.names)
+    guests.wait_for_work("vm1")
+    after = guests.get(pod)
+    assert (after["status"]["phase"], pids(cluster, after)) == ("Running", running)
+    # A kubelet that has started asks for another token, as it does for one that expires.
+    for replica in pods(release):
+        before = tokens[replica["metadata"]["name"]]
+        plane.wait(lambda pod=replica, before=before: token_of(cluster, pod) != before, 120, "another token")  # type: ignore[misc]
+    plane.wait(lambda: guests.target_node("disk1") == storage, 20, "a decision")
     pause = guests.longest_pause("vm1")
     measured(f"kubelet and containerd restarted: the longest operation of the VM beside its server took {pause:.2f} s")
     assert pause < UNDISTURBED
@@ -111,22 +129,3 @@ def test_a_lost_network_pauses_only_the_vm_that_is_apart_from_its_server(
     pauses = guests.longest_pause("vm1"), guests.longest_pause("vm2")
     measured("25 s without a network: longest operation {:.2f} s beside the server, {:.2f} s apart".format(*pauses))
     assert pauses[0] < UNDISTURBED < 20 < pauses[1]
-
-
-def test_a_live_move_of_a_share_manager_pauses_its_vm_and_loses_nothing(
-    guests: NodeScenario, cluster: Cluster, measured: Measured
-) -> None:
-    """As with Longhorn 1.7.2 to 1.11, or with its settings: the VM isn't restarted."""
-    volume, pod, node = start_vm_with_its_server(guests)
-    guests.longhorn.deletes_consumers = False
-    try:
-        guests.change_node(node, {"spec": {"unschedulable": True}})
-        guests.plane.request("DELETE", f"{guests.longhorn.pods}/share-manager-{volume}")
-        guests.longhorn.wait_running(volume, other_than=node)
-        guests.wait_for_work("vm1", 300)
-    finally:
-        guests.change_node(node, {"spec": {"unschedulable": None}})
-        guests.longhorn.deletes_consumers = True
-    measured(f"live move of a share-manager: the VM's longest operation took {guests.longest_pause('vm1'):.1f} s")
-    assert guests.get(pod)["status"]["phase"] == "Running"
-    assert pids(cluster, guests.get(pod))

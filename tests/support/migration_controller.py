@@ -160,9 +160,12 @@ class MigrationController:
         elif time.monotonic() - self._began[uid] >= self.seconds:
             node = target["spec"]["nodeName"]
             self.change_vmi(name, {"nodeName": node})
-            path = f"{self._scenario.pods}/{source['metadata']['name']}/status"
-            self._plane.request("PATCH", path, {"status": {"phase": "Succeeded"}})
+            self._end_source(source)
             self._set_phase(migration, "Succeeded")
+
+    def _end_source(self, source: Object) -> None:
+        path = f"{self._scenario.pods}/{source['metadata']['name']}/status"
+        self._plane.request("PATCH", path, {"status": {"phase": "Succeeded"}})
 
     def _fail(self, migration: Object, target: Object | None, message: str) -> None:
         if target is not None:

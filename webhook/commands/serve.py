@@ -185,7 +185,9 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
         metrics.add(partial(cluster_metrics, live_backend))
         metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
         backend = live_backend.backend()
-    reviewer = Reviewer(backend, settings, metrics, log_decision=log_handler.decided)
+    # A review has the API server's time.
+    wall_clock = lambda: clock.now().timestamp()  # noqa: E731 (one line)
+    reviewer = Reviewer(backend, settings, metrics, wall_clock=wall_clock, log_decision=log_handler.decided)
     handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
         with ExitStack() as stack:

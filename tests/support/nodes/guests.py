@@ -27,21 +27,19 @@ class Result:
     kind: str
     operations: int
     seconds: float
+    data: int  # that the guest read or wrote
+    early: float
     median: float
     late: float
     link_bytes: dict[str, int]
-
-    @property
-    def data(self) -> int:
-        """Return the bytes that the guest read or wrote, with the operations before the measured ones."""
-        return int(self.operations * (4096 if self.size == "4 KiB" else 1 << 20))
 
     def crossing(self, node: str) -> float:
         """Return how many bytes crossed the link of a node for each byte that the guest read or wrote."""
         return self.link_bytes[node] / self.data
 
     def __str__(self) -> str:
-        links = ", ".join(f"{name} {number / self.operations:,.0f}" for name, number in self.link_bytes.items())
+        size = 4096 if self.size == "4 KiB" else 1 << 20
+        links = ", ".join(f"{name} {size * self.crossing(name):,.0f}" for name in self.link_bytes)
         return (
             f"{self.size} {self.kind}: {self.operations} operations, median {self.median:.2f} ms, p99 {self.late:.2f} "
             f"ms; bytes on the link for each: {links}"
@@ -50,6 +48,8 @@ class Result:
 
 class NodeScenario(Scenario):
     """A scenario whose nodes are the cluster's. Only one at a time can exist."""
+
+    works = False  # whether the guests work if `vm_pod` doesn't say it
 
     def __init__(self, cluster: Cluster, longhorn: Longhorn) -> None:
         self.cluster = cluster
@@ -61,8 +61,9 @@ class NodeScenario(Scenario):
         """Return names of real nodes."""
         return self.cluster.names[:count]
 
-    def vm_pod(self, name: str, *claims: str, work: bool = False, **spec: Any) -> Object:  # type: ignore[override]
+    def vm_pod(self, name: str, *claims: str, work: bool | None = None, **spec: Any) -> Object:  # type: ignore[override]
         """Return a virt-launcher pod whose container plays the guest. If it is to `work`, it does so all the time."""
+        work = (self.works and bool(claims)) if work is None else work
         pod = super().vm_pod(name, *claims, **spec)
         pod_spec = pod["spec"]
         compute = next(each for each in pod_spec["containers"] if each["name"] == "compute")

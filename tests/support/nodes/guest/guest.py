@@ -1,14 +1,17 @@
 """The guest of a VM, in its pod's container: it uses the disk as QEMU would for a guest.
 
 guest.py wait                                   wait for SIGTERM
-guest.py work DISK LOG                          write and read back records, and write a line to the log each second
+guest.py answer                                 read arguments of `measure` from each line of the standard input
+guest.py work DISK LOG [SIGNAL]                 write and read back records, and write a line to the log each second;
+                                                begin when the file SIGNAL exists, as the target of a migration
 guest.py measure DISK SIZE KIND SECONDS COUNT   measure with COUNT operations in flight, and print the result
-guest.py sweep DISK SECONDS                     measure all, with 1 and 8 in flight, and the bytes on the node's link
 """
 
 import json
 import mmap
 import os
+import random
+import shlex
 import signal
 import sys
 import threading
@@ -23,50 +26,60 @@ RECORDS = 1024
 
 
 def measure(disk: str, size: str, kind: str, seconds: str, count: str) -> None:
-    """Print how many operations were done, the median and the 99th percentile of their milliseconds."""
+    """Print how many operations were done, how many bytes they are, and percentiles of their milliseconds."""
     file, direct = probe.open_disk(disk)
     probe.fill(file)
     found: list[float] = []
+    length, end = probe.SIZES[size], time.monotonic() + float(seconds)
 
-    def run() -> None:
-        found.extend(probe.measure(file, probe.SIZES[size], float(seconds), writes=kind == "write"))
+    def run(number: int) -> None:
+        buffer, offsets = mmap.mmap(-1, length), random.Random(number)
+        buffer.write(os.urandom(length))
+        while True:
+            offset, start = length * offsets.randrange(probe.FILE_SIZE // length), time.monotonic()
+            done = os.pwrite(file, buffer, offset) if kind == "write" else os.preadv(file, [buffer], offset)
+            found.append(time.monotonic() - start)
+            if done != length:
+                sys.exit(f"{done} of {length} bytes at {offset}")
+            if time.monotonic() > end:
+                return
 
     began = time.monotonic()
-    threads = [threading.Thread(target=run) for _ in range(int(count))]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(int(count))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     elapsed = time.monotonic() - began
+    os.close(file)
     found.sort()
-    median, late = (round(1000 * found[int(share * (len(found) - 1))], 3) for share in (0.5, 0.99))
-    result = {"direct": direct, "operations": len(found), "seconds": elapsed, "median": median, "late": late}
-    print(json.dumps(result), flush=True)
+    early, median, late = (round(1000 * found[int(share * (len(found) - 1))], 3) for share in (0.1, 0.5, 0.99))
+    result = {"direct": direct, "operations": len(found), "seconds": elapsed, "data": length * len(found)}
+    print(json.dumps(result | {"early": early, "median": median, "late": late}), flush=True)
 
 
-def sweep(disk: str, seconds: str) -> None:
-    """Print a result for each size, kind and number of operations in flight."""
-    measure(disk, "4 KiB", "write", "0", "1")  # fills the disk
-    for size in probe.SIZES:
-        for kind in "write", "read":
-            for count in "1", "8":
-                before = link_bytes()
-                measure(disk, size, kind, seconds, count)
-                crossed = link_bytes() - before
-                print(json.dumps({"size": size, "kind": kind, "in_flight": int(count), "link": crossed}), flush=True)
+def answer() -> None:
+    """Measure what each line of the standard input asks for: the arguments of `measure`."""
+    for line in sys.stdin:
+        measure(*shlex.split(line))
 
 
-def link_bytes() -> int:
-    """Return how many bytes have passed the node's link so far."""
-    return sum(int(Path(f"/sys/class/net/vec0/statistics/{name}_bytes").read_text()) for name in ("rx", "tx"))
+def work(disk: str, log: str, signal_file: str = "") -> None:
+    """Write records in turn and read each one back. Log the operations and the longest one of each second.
 
-
-def work(disk: str, log: str) -> None:
-    """Write records in turn and read each one back. Log the operations and the longest one of each second."""
+    A guest that starts continues with the number after the last logged one, whose record must be on the disk.
+    """
+    while signal_file and not Path(signal_file).exists():
+        time.sleep(0.05)
     file, _ = probe.open_disk(disk)
-    lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    # Synchronous: a node's kernel writes to the folders that it shares with the host after half a minute only.
+    lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_SYNC, 0o644)
     buffer = mmap.mmap(-1, BLOCK)
-    number = 0
+    number = last_logged(Path(log))
+    if number:
+        os.preadv(file, [buffer], number % RECORDS * BLOCK)
+        if int.from_bytes(buffer[:8], "big") < number:
+            sys.exit(f"record {number} is lost: the disk has {bytes(buffer[:8])!r}")
     while True:
         began, operations, longest = time.monotonic(), 0, 0.0
         while time.monotonic() < began + 1:
@@ -83,8 +96,14 @@ def work(disk: str, log: str) -> None:
         os.write(lines, f"{json.dumps(line)}\n".encode())
 
 
+def last_logged(log: Path) -> int:
+    """Return the last number in a log, 0 if there is none."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return int(json.loads(lines[-1])["last"]) if lines else 0
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the first process of a container has no default action
     if sys.argv[1] == "wait":
         signal.pause()
-    {"measure": measure, "sweep": sweep, "work": work}[sys.argv[1]](*sys.argv[2:])
+    {"answer": answer, "measure": measure, "work": work}[sys.argv[1]](*sys.argv[2:])
