@@ -84,7 +84,7 @@ def test_a_vm_is_not_sent_back_to_a_node_that_refused_it_twice() -> None:
 
 
 DISK = {"name": "root", "dataVolume": {"name": "vm1-root"}}
-LONGHORN = storage_class("longhorn")
+LONGHORN = storage_class("longhorn", provisioner="driver.longhorn.io", volumeBindingMode="Immediate")
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ LONGHORN = storage_class("longhorn")
         ([{"name": "a", "persistentVolumeClaim": {"claimName": "gone"}}], [],
          "The VM cannot start, because claim gone does not exist. Correct the claim's name in the VM", None),
         ([DISK], [claim("vm1-root", volume="", storageClassName="longhorn")],
-         "No action needed. Its claims are not bound yet, so at its first start, its share-manager follows the VM.",
+         "No action needed. The VM starts on any node, and the share-manager of claim vm1-root, which starts with",
          Future.FOLLOWS),
         ([DISK], [claim("vm1-root", volume="", storageClassName="other")],
-         "No action needed: the share-manager starts after the VM.", Future.ANYWHERE),
+         "Check why the claim is not bound: kubectl describe pvc.", Future.ANYWHERE),
     ],
 )  # fmt: skip
 def test_no_advice_creates_a_claim(

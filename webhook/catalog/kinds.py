@@ -328,15 +328,15 @@ NAMESPACES = Kind("v1", "Namespace", object_of(metadata=_LABELED), facts.Namespa
 def read_storage_class(item: JsonObject) -> facts.StorageClass:
     """Extract the facts of a StorageClass."""
     annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
-    waits = item.get("provisioner") == LONGHORN_DRIVER and item.get("volumeBindingMode") == "WaitForFirstConsumer"
-    waits = waits and mapping(item, "parameters").get("migratable") not in TRUE_VALUES
+    migratable = mapping(item, "parameters").get("migratable") in TRUE_VALUES
+    served = item.get("provisioner") == LONGHORN_DRIVER and not migratable
     tolerations = text(item, "parameters", "shareManagerTolerations")
     limits = share_manager_limits(item)
-    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", waits, limits, tolerations)
+    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true", served, limits, tolerations)
 
 
 _STORAGE_CLASS = object_of(
-    "provisioner volumeBindingMode allowedTopologies",
+    "provisioner allowedTopologies",
     metadata=metadata_of("annotations"),
     parameters=map_of("migratable shareManagerNodeSelector shareManagerTolerations"),
 )

@@ -203,11 +203,8 @@ def _advice_before_start(status: Status) -> str:
 
 
 def _advice_without_pin(start: Start) -> str:
-    if start.future is Future.FOLLOWS and start.decision.reason is Reason.NO_SHARE_MANAGER:
-        return f"{NO_ACTION} Its claims are not bound yet, so at its first start, its share-manager follows the VM."
-    if start.decision.reason is Reason.COLD_START:
-        return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
-    return " ".join([ADVICE[start.decision.reason], *_other_users(start)])
+    cold = [_sentence(start.decision.message)] if start.decision.reason is Reason.COLD_START else []
+    return " ".join([*decision_advice(start.decision), *cold, *_other_users(start)])
 
 
 def _opted_out(status: Status) -> str:
