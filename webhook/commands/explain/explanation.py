@@ -203,7 +203,10 @@ def _claim(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Se
     if finding.reason:
         holds = None if finding.reason is Reason.NO_SHARE_MANAGER else False
         which = f": the share-manager {finding.detail}" if finding.detail else ""
-        yield Finding(f"{finding.reason}{which}. {ADVICE[finding.reason]}", holds)
+        # What helps depends on what creates the claim: see the advice on the VM.
+        is_missing = finding.reason is Reason.CLAIM_NOT_FOUND
+        words = ": the claim does not exist" if is_missing else f"{which}. {ADVICE[finding.reason]}"
+        yield Finding(f"{finding.reason}{words}", holds)
         if finding.node:
             yield Finding(f"{finding.node} runs other pods of the volume, which the share-manager will follow")
     elif finding.node:
