@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    hotplug_pod,
     node,
     node_terms,
     pod,
@@ -139,6 +140,11 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
     ("elsewhere, run once, of a Longhorn that deletes pods", [*NODES, *SERVED, *on("node-b", "disk1", run="Once")],
      {"longhorn": DELETES}, "I/O pauses, then may stop until somebody acts",
      "its share-manager follows it; Longhorn may delete its pod once the new share-manager runs",
+     "", "Together"),
+    ("elsewhere, hotplugged, of a Longhorn that deletes pods",
+     [*NODES, *SERVED, *(plugged := on("node-b")), hotplug_pod(plugged[2], node="node-b")], {"longhorn": DELETES},
+     "I/O pauses",
+     "its share-manager follows it",
      "", "Together"),
     ("elsewhere, of a Longhorn that keeps its pod by a setting", [*NODES, *SERVED, *on("node-b", "disk1")],
      {"longhorn": DELETES | {"auto-delete-pod-when-volume-detached-unexpectedly": "false"}},

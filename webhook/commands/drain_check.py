@@ -151,7 +151,14 @@ def _vm(vm: Affected) -> JsonObject:
 
 def _event(event: Event) -> JsonObject:
     until = event.until.value if event.until else "somebody acts" if event.lasts else ""
-    return {"effect": event.effect.value, "step": event.step, "may": event.may, "until": until, "why": event.why}
+    return {
+        "effect": event.effect.value,
+        "step": event.step,
+        "may": event.may,
+        "until": until,
+        "untilStep": event.until_step,
+        "why": event.why,
+    }
 
 
 def _notes(drain: Drain, inventory: Inventory) -> list[str]:

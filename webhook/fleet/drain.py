@@ -357,11 +357,12 @@ def _where_served(server: Server, user: Key) -> str:
 
 def _with_end(event: Event, user: Key | str, step: int, course: Course) -> Event:
     """Return the event with its step and its end. `user` is a VM, or the volume of another pod."""
-    until = None
-    if event.effect in _LASTING:
-        later = zip(course.steps[step + 1 :], course.states[step + 2 :], strict=True)
-        until = next((each.action for each, state in later if _is_over(event.effect, user, state)), None)
-    return replace(event, step=step, until=until, lasts=event.effect in _LASTING and until is None)
+    if event.effect not in _LASTING:
+        return replace(event, step=step)
+    later = enumerate(course.states[step + 2 :], step + 1)
+    end = next((index for index, state in later if _is_over(event.effect, user, state)), None)
+    until = None if end is None else course.steps[end].action
+    return replace(event, step=step, until=until, until_step=end, lasts=until is None)
 
 
 def _is_over(effect: Effect, user: Key | str, state: State) -> bool:

@@ -384,14 +384,15 @@ def _server_pod(volume: str, state: State) -> JsonObject:
 def _delete_consumers(before: State, after: State) -> State:
     """Note the VMs whose pods Longhorn may delete, because it has replaced a share-manager that they used before.
 
-    It does so only if the new share-manager started in a later second than it asked for a remount:
+    Of a hotplugged volume, it deletes the pod that mounts it, which KubeVirt creates again. It only deletes pods if the
+    new share-manager started in a later second than it asked for a remount:
     https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L686
     """
     if not deletes_pods(after.site.longhorn):
         return after
     for volume in after.servers:
         for vm in after.users(volume) if was_replaced(volume, before, after) else ():
-            if vm.starts == before.vms[vm.key].starts:
+            if vm.mounts(volume) and vm.starts == before.vms[vm.key].starts:
                 after = _at_risk(after, after.vms[vm.key])
     return after
 
