@@ -146,6 +146,10 @@ class Longhorn:
     def pod(self, volume: str) -> Object | None:
         return self._plane.find(f"{self.pods}/share-manager-{volume}")
 
+    def asks_for_remount(self, volume: str) -> bool:
+        """Return whether Longhorn may still delete the pods that used a replaced share-manager."""
+        return volume in self._remounts
+
     def wait_running(self, volume: str, other_than: str = "") -> str:
         """Wait until the share-manager runs on a node other than `other_than`, and return its node.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
@@ -16,6 +16,16 @@ from tests.support.controlplane.plane import ControlPlane
 T = TypeVar("T")
 TICK = 0.1  # seconds
 IDLE = 0.5  # seconds between two passes while nothing changes: most of the tests' CPU time went into such passes
+
+
+class Due(Protocol):
+    """Says when a controller has to look at the cluster again."""
+
+    def are_due(self) -> bool:
+        """Return whether it has to look now."""
+
+    def expect(self) -> None:
+        """Look again at the next tick."""
 
 
 class Changes:
@@ -40,9 +50,11 @@ class Changes:
 class ReconcileLoop:
     """Calls `reconcile` from `start` to `stop`. `last_error` is the last failure of a pass."""
 
-    def __init__(self, plane: ControlPlane, name: str, reconcile: Callable[[], None]) -> None:
+    def __init__(
+        self, plane: ControlPlane, name: str, reconcile: Callable[[], None], changes: Due | None = None
+    ) -> None:
         self.last_error = "none"
-        self._plane, self._reconcile, self._changes = plane, reconcile, Changes(plane)
+        self._plane, self._reconcile, self._changes = plane, reconcile, changes or Changes(plane)
         self._pass_lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
