@@ -19,7 +19,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.fleet.drain import Drain, check_drain
-from webhook.fleet.move import Surroundings
+from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.events import words_of
 from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import assess

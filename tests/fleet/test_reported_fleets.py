@@ -7,7 +7,9 @@ from tests.support.fleet import status, vm
 from webhook.fleet.drain import commands, order_drain
 from webhook.fleet.simulation.events import words_of
 
-ONLY_HERE = node_terms({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]})
+ONLY_HERE = node_terms(
+    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}
+)
 NAMES = ("web-1", "web-2")
 
 

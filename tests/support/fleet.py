@@ -9,7 +9,7 @@ from tests.support import builders
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store, parse_time
-from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
+from webhook.fleet.relocation.rules import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check

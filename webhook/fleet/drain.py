@@ -10,8 +10,9 @@ from itertools import chain, pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Move, make_plan
 from webhook.fleet.nfs import deletes_pods
+from webhook.fleet.relocation.plan import make_plan
+from webhook.fleet.relocation.rules import Move
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes

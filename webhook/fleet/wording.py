@@ -1,7 +1,7 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
 from webhook.fleet.gitops import managed_by
-from webhook.fleet.move import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
+from webhook.fleet.relocation.rules import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
 from webhook.placement.objects.fields import condition, is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason

@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Hindrance, Refusal, why_not_evacuated
+from webhook.fleet.relocation.rules import Hindrance, Refusal, why_not_evacuated
 from webhook.fleet.simulation.state import Site, State, Vm
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text

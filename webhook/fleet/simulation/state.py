@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import Changes, PlannedPods, forecast
-from webhook.fleet.move import Surroundings
+from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.states import Machine, Status
 from webhook.fleet.volumes import VolumeData, other_users
 from webhook.placement.catalog import Catalog

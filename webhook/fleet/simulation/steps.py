@@ -12,9 +12,10 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Move, make_plan, target_candidate
 from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.nfs import deletes_pods
+from webhook.fleet.relocation.plan import make_plan
+from webhook.fleet.relocation.rules import Move, target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
 from webhook.fleet.states import assess, decide_start
