@@ -1,4 +1,4 @@
-"""Random fleets: what `drain-check`, `report` and `recolocate` say of each VM is what happens on the real control plane.
+"""Random fleets: what `drain-check`, `report` and `recolocate` say of each VM happens on the real control plane.
 
 FLEETS is their number for each version of Longhorn, FIRST_FLEET the first seed: FLEETS=300 follows 600 fleets.
 """

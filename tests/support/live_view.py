@@ -80,11 +80,11 @@ class LiveView:
         return self._changes[place]
 
     def _list(self, path: str) -> str:
-        version = ""
-        for version, objects in self._cluster.pages(path):
+        pages = list(self._cluster.pages(path))
+        for _, objects in pages:
             for found in objects:
                 self._see(path, "ADDED", json.loads(bytes(found)))
-        return version
+        return pages[-1][0]
 
     def _follow(self, path: str, version: str) -> None:
         while not self._stopped.is_set():
@@ -117,7 +117,7 @@ class LiveView:
 class NamespaceChanges:
     """Says when a controller has to look at its namespace again.
 
-    It has to after each change there, every IDLE seconds for a while after a change, and otherwise every RESYNC seconds.
+    It has to after each change there, every IDLE seconds for a while after it, and otherwise every RESYNC seconds.
     """
 
     def __init__(self, view: LiveView, namespace: str) -> None:

@@ -48,12 +48,15 @@ class Changes:
 
 
 class ReconcileLoop:
-    """Calls `reconcile` from `start` to `stop`. `last_error` is the last failure of a pass."""
+    """Calls `reconcile` from `start` to `stop`.
+
+    `last_error` is the last failure of a pass, and `passed_at` the monotonic time at which the last pass began.
+    """
 
     def __init__(
         self, plane: ControlPlane, name: str, reconcile: Callable[[], None], changes: Due | None = None
     ) -> None:
-        self.last_error = "none"
+        self.last_error, self.passed_at = "none", 0.0
         self._plane, self._reconcile, self._changes = plane, reconcile, changes or Changes(plane)
         self._pass_lock = threading.Lock()
         self._stopped = threading.Event()
@@ -86,8 +89,10 @@ class ReconcileLoop:
         while not self._stopped.wait(TICK - time.monotonic() % TICK):  # all loops at once, so that one asks etcd
             # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
             with self._pass_lock:
+                began = time.monotonic()
                 try:
                     if self._changes.are_due():
                         self._reconcile()
+                        self.passed_at = began
                 except (ApiError, OSError, http.client.HTTPException) as error:
                     self.last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"

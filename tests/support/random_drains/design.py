@@ -72,10 +72,12 @@ def design(seed: int) -> Design:
     return Design(nodes, full, cordoned, tuple(vms), mode, drained)
 
 
-def _plan(name: str, host: int, nodes: int, others: list[Plan], chance: random.Random, *, apart: bool) -> Plan:  # noqa: PLR0917
+def _plan(name: str, host: int, nodes: int, others: list[Plan], chance: random.Random, *, apart: bool) -> Plan:
     shareable = [vm for vm in others if vm.claim and not vm.limited and vm.hotplug is None]
     shared = chance.choice(shareable) if shareable and chance.random() < 0.15 else None
-    storage = None if chance.random() < 0.15 else 0 if chance.random() < (0.2 if apart else 0.7) else chance.randrange(nodes)
+    storage = None
+    if chance.random() >= 0.15:
+        storage = 0 if chance.random() < (0.2 if apart else 0.7) else chance.randrange(nodes)
     limited = storage == 0 and chance.random() < 0.2
     hotplug = chance.randrange(nodes) if not shared and chance.random() < 0.2 else None
     return Plan(

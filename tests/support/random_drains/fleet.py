@@ -1,4 +1,4 @@
-"""A random fleet on the real control plane. It has its own namespace and nodes, so that several are followed at once."""
+"""A random fleet on the real control plane, with its own namespace and nodes: several are followed at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from tests.support.live_view import MANAGERS, MIGRATIONS, PODS, VMIS, VMS, Life,
 from tests.support.longhorn import Longhorn
 from tests.support.migration_controller import FINAL
 from tests.support.paths import ROOT
-from tests.support.random_drains.controllers import FleetKubeVirt, FleetMigrations, hotplugged_claims, is_attachment, owner_of
+from tests.support.random_drains.controllers import (
+    FleetKubeVirt,
+    FleetMigrations,
+    hotplugged_claims,
+    is_attachment,
+    owner_of,
+)
 from tests.support.random_drains.design import Plan, design
-from tests.support.scenario import HOSTNAME, POOL, Scenario
+from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.webhook_process import PROGRAM, Webhook
 
 OPT_IN = {"kubevirt-scheduler/co-schedule": "true"}
 # These read only, so they run in this process, one after the other. `recolocate --yes` catches signals.
 ASKS = ("kubevirt-scheduler drain-check", "kubevirt-scheduler report", "kubevirt-scheduler opt-in")
-QUIET, PATIENCE = 1.5, 60.0  # seconds without a change until a fleet has settled, and the longest time
+QUIET, PATIENCE = 2.0, 90.0  # seconds without a change until a fleet has settled, and the longest time
 RETRIES = 4.0  # the same while the scheduler refuses a pod, which it tries again after at most 2 s
 _COMMAND = threading.Lock()
 
@@ -82,7 +88,7 @@ class Fleet:
             self.plane.request("POST", vm_path(scenario), self._manifest(vm))
         hosts = {vm.name: self.nodes[vm.host] for vm in plan.vms}
         kubevirt = stack.enter_context(FleetKubeVirt(scenario, self._view, hosts))
-        self._loops = (migrations.loop, kubevirt.loop)
+        self._loops = (migrations.loop, kubevirt.loop, self._longhorn.loop)
         stack.enter_context(Evacuation(scenario, self.cluster.strategy))
         self._wait_built()
 
@@ -113,7 +119,9 @@ class Fleet:
     def _wait_built(self) -> None:
         def is_built() -> bool:
             now = time.monotonic()
-            return not self._unfinished() and all(self.vm_at(vm, now) and self.is_served(vm, now) for vm in self.design.vms)
+            return not self._unfinished() and all(
+                self.vm_at(vm, now) and self.is_served(vm, now) for vm in self.design.vms
+            )
 
         self.plane.wait(is_built, 60, "a fleet that runs")
         for number in self.design.cordoned:
@@ -158,8 +166,10 @@ class Fleet:
         deadline = time.monotonic() + PATIENCE
         while (now := time.monotonic()) < deadline:
             changed = max(self._view.changes(place)[1] for place in (self.namespace, *self.volumes.values()))
-            refused = any(map(_is_refused, self._pods()))
-            if now > changed + (RETRIES if refused else QUIET) and not self._unfinished():
+            quiet = RETRIES if any(map(_is_refused, self._pods())) else QUIET
+            # On a busy machine, a controller may not have seen the last change yet.
+            passed = min(loop.passed_at for loop in self._loops)
+            if now > changed + quiet and passed > changed and not self._unfinished():
                 return time.monotonic()
             time.sleep(0.3)
         self.log.append(f"# not settled: {self._unfinished()}")
@@ -184,18 +194,20 @@ class Fleet:
         attached = {owner_of(pod) for pod in pods if is_attachment(pod)}
         for vmi in (vmi for vmi in vmis if hotplugged_claims(vmi)):
             uid = vmi["metadata"]["uid"]
-            found += [vmi["metadata"]["name"] for pod in pods if _runs(pod, uid) and pod["metadata"]["uid"] not in attached]
-        return found + [volume for volume in self.volumes.values() if self._is_changing(volume)]
+            found += [
+                vmi["metadata"]["name"] for pod in pods if _runs(pod, uid) and pod["metadata"]["uid"] not in attached
+            ]
+        return found + [what for volume in self.volumes.values() if (what := self._changing(volume))]
 
-    def _is_changing(self, volume: str) -> bool:
-        """Return whether Longhorn has not finished with a volume."""
+    def _changing(self, volume: str) -> str:
+        """Return what Longhorn has not finished with a volume, empty if it has."""
         pod = self._view.find(PODS, self._longhorn.namespace, f"share-manager-{volume}")
         state = self._view.find(MANAGERS, self._longhorn.namespace, volume).get("status", {}).get("state")
         if _is_refused(pod):
-            return False
-        used = bool(self._users(volume))
-        done = state == "running" and used and pod if used else state == "stopped" and not pod
-        return not done or (bool(pod) and self._longhorn.asks_for_remount(volume))
+            return ""
+        used, asks = bool(self._users(volume)), bool(pod) and self._longhorn.asks_for_remount(volume)
+        done = (state == "running") is bool(pod) is used and state in ("running", "stopped")
+        return "" if done and not asks else f"{volume} {state}, used: {used}, remount: {asks}"
 
     def _users(self, volume: str) -> list[Object]:
         """Return the pods on nodes that mount the claim of a volume."""
@@ -205,7 +217,7 @@ class Fleet:
         return [pod for pod in alive if claims & set(_claims_of(pod))]
 
     def errors(self) -> list[str]:
-        """Return the last errors of KubeVirt's controllers."""
+        """Return the last errors of the controllers."""
         return [f"# a controller's last error: {loop.last_error}" for loop in self._loops]
 
     def run(self, command: str) -> int:

@@ -14,7 +14,13 @@ from tests.support.random_drains.fleet import Fleet
 from tests.support.random_drains.happened import Span, disagreements, effects, place
 
 DRAIN = "--ignore-daemonsets --delete-emptydir-data"
-SETTLED_BEFORE = ("kubectl drain", "kubectl uncordon", "kubevirt-scheduler recolocate")  # "when the VMs have migrated", "once they run"
+SETTLED_BEFORE = (
+    "kubectl drain",
+    "kubectl uncordon",
+    "kubevirt-scheduler recolocate",
+)  # "when the VMs have migrated", "once they run"
+# Seconds for a drain that waits for something, and for one that should end. kubectl tries again every 5 s.
+BLOCKED, UNBLOCKED = 20, 120
 CONDITION = re.compile(r"if it runs on (\S+(?: or \S+)*):")
 
 
@@ -43,10 +49,10 @@ def _follow_drain(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
     steps = [Step(f"kubectl {kind.format(node)}") for node in drained for kind in kinds]
     if in_order:
         steps = [Step(step["command"], step["comment"]) for step in answer["order"]]
-    spans = list(_taken(fleet, steps, timeout=40 if in_order else 15))
+    blocked = {event["step"] for vm in said["vms"] for event in vm["events"] if event["effect"] == "Blocks"}
+    spans = list(_taken(fleet, steps, BLOCKED if blocked or said["obstacles"] else UNBLOCKED))
     if in_order and not all(span.ended for span in spans):
         yield "a drain did not end"
-    blocked = {event["step"] for vm in said["vms"] for event in vm["events"] if event["effect"] == "Blocks"}
     for span in spans:
         if not span.ended and not blocked & set(span.steps) and not said["obstacles"]:
             yield f"the drain of {span.drained} did not end, which nothing has announced"
@@ -124,7 +130,9 @@ def _follow_recolocate(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
         yield "recolocate failed"
     span = Span(range(1), begin, fleet.settle())
     happened = {vm.name: effects(fleet, vm, span) for vm in fleet.design.vms}
-    if unplanned := {name: found for name, found in happened.items() if found != ({"Migrates"} if name in moves else set())}:
+    if unplanned := {
+        name: found for name, found in happened.items() if found != ({"Migrates"} if name in moves else set())
+    }:
         yield f"planned to migrate {moves}; happened {unplanned}"
     yield from _wrong_places(fleet, moves, "recolocate: migrates", counts)
     lines = [line for line in fleet.lines(f"{command} --restart-list") if " -n " in line]

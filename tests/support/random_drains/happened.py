@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ def effects(fleet: Fleet, vm: Plan, span: Span) -> set[str]:
         found.add("Stops")
     if any(_pauses(life, fleet.servers(claim), span) for life in instances for claim in vm.claims):
         found.add("IOPauses")
-    if after and _hangs(fleet, vm, span.end) and not (before and before.uid == after.uid and _hangs(fleet, vm, span.begin)):
+    hung = before and after and before.uid == after.uid and _hangs(fleet, vm, span.begin)
+    if after and _hangs(fleet, vm, span.end) and not hung:
         found.add("IOHangs")
     if after and span.drained == after.node_at(span.end) and not span.ended:
         found.add("Blocks")
@@ -47,7 +49,7 @@ def effects(fleet: Fleet, vm: Plan, span: Span) -> set[str]:
 
 def _pauses(instance: Life, servers: Sequence[Life], span: Span) -> bool:
     """Return whether an instance has lost a share-manager and got another one."""
-    for old, new in zip(servers, servers[1:], strict=False):
+    for old, new in pairwise(servers):
         lost = span.begin < old.end <= span.end and instance.runs_at(old.end) and old.end > instance.begin + MOUNTING
         if lost and new.begin <= span.end and instance.runs_at(new.begin):
             return True
@@ -73,7 +75,8 @@ def disagreements(fleet: Fleet, vm: Plan, said: Any, spans: Sequence[Span], coun
         events = [each for each in said["events"] if each["step"] in span.steps]
         can, must = {each["effect"] for each in events}, {each["effect"] for each in events if not each["may"]}
         if not must <= happened <= can:
-            yield f"steps {span.steps}: said {_words(events)} ({said['text']}: {said['why']}); happened {sorted(happened)}"
+            words = f"{_words(events)} ({said['text']}: {said['why']})"
+            yield f"steps {span.steps}: said {words}; happened {sorted(happened)}"
         counts.update(happened)
         counts.update(f"may {each}" for each in can - must)
     for event in said["events"]:
@@ -103,5 +106,6 @@ def _wrong_ends(fleet: Fleet, vm: Plan, event: Any, spans: Sequence[Span]) -> It
         if event["effect"] == "IOHangs" and not fleet.vm_at(vm, span.end):
             return
         if over is not (index >= ends):
-            yield f"said {event['effect']} until {event['until']}; after steps {span.steps}, that is {'over' * over or 'not over'}"
+            words = f"said {event['effect']} until {event['until']}"
+            yield f"{words}; after steps {span.steps}, that is {'over' if over else 'not over'}"
             return
