@@ -312,18 +312,18 @@ def _events(key: Key, course: Course) -> Iterator[Event]:
 def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
     """Yield what happens to a VM between two states, and what may happen to it instead."""
     refusal, contested = after.refused.get(new.key), new.pod.key in after.contested
-    placed, ended = new.placed_at == after.step, new.starts > old.starts
+    placed, ended, elsewhere = new.placed_at == after.step, new.starts > old.starts, new.key in after.elsewhere
     if refusal is not None:
-        yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk, why=refusal)
+        yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk or elsewhere, why=refusal)
     if old.phase is Phase.RUNS and placed and not ended:
         # Longhorn may delete the pod before the migration has ended.
-        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk, why=new.why)
+        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk or elsewhere, why=new.why)
     elif old.phase is Phase.RUNS and ended:
         if new.phase is Phase.RUNS:
-            yield Event(Effect.RESTARTS, 0, may=contested or not new.sure, why=new.why)
+            yield Event(Effect.RESTARTS, 0, may=contested or elsewhere or not new.sure, why=new.why)
         if new.phase is not Phase.RUNS or not new.sure:
             yield Event(Effect.STOPS, 0, may=contested or new.phase is Phase.RUNS, why=new.why)
-    elif contested:
+    elif contested or (elsewhere and new.may_stop):
         yield Event(Effect.STOPS, 0, may=True)
     yield from _of_its_disks(old, before, new, after)
     if new.at_risk:
@@ -331,8 +331,11 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
 
 
 def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
+    started = new.starts > old.starts
+    if started and old.pod.key in after.late:  # its share-managers may be lost before its pod is evicted
+        pauses = _of_volumes(new.volumes, before, after, new.key)
+        yield from (replace(each, may=True, why="") for each in pauses if each.effect is Effect.IO_PAUSES)
     if new.phase is Phase.RUNS:
-        started = new.starts > old.starts
         yield from _of_volumes(new.volumes, before, after, new.key, started=started)
 
 
@@ -346,7 +349,7 @@ def _of_volumes(
     if hanging:
         yield Event(Effect.IO_HANGS, 0, why=hanging[0].why)
     elif lost and not started:
-        may = not any(was.certain for was, _ in lost)
+        may = all(now.stays or not was.certain for was, now in lost)
         yield Event(Effect.IO_PAUSES, 0, may=may, why=_where_served(lost[0][1], user))
 
 

@@ -33,7 +33,7 @@ from tests.support.webhook_process import PROGRAM, Webhook
 OPT_IN = {"kubevirt-scheduler/co-schedule": "true"}
 # These read only, so they run in this process, one after the other. `recolocate --yes` catches signals.
 ASKS = ("kubevirt-scheduler drain-check", "kubevirt-scheduler report", "kubevirt-scheduler opt-in")
-QUIET, PATIENCE = 2.0, 90.0  # seconds without a change until a fleet has settled, and the longest time
+QUIET, PATIENCE = 2.0, 300.0  # seconds without a change until a fleet has settled, and the longest time
 RETRIES = 4.0  # the same while the scheduler refuses a pod, which it tries again after at most 2 s
 _COMMAND = threading.Lock()
 

@@ -13,7 +13,7 @@ from tests.support.random_drains.design import Plan
 from tests.support.random_drains.fleet import Fleet
 
 # A virt-launcher pod needs so many seconds to mount an NFS share. Here, it runs at once.
-MOUNTING = 3.0
+MOUNTING = 10.0
 
 
 class Span(NamedTuple):
