@@ -163,9 +163,9 @@ class Fleet:
 
     def settle(self) -> float:
         """Wait until nothing changes any more, and return the time."""
-        deadline = time.monotonic() + PATIENCE
-        while (now := time.monotonic()) < deadline:
-            changed = max(self._view.changes(place)[1] for place in (self.namespace, *self.volumes.values()))
+        began, places = time.monotonic(), (self.namespace, *self.volumes.values())
+        while (now := time.monotonic()) < began + PATIENCE:
+            changed = max(began, *(self._view.changes(place)[1] for place in places))
             quiet = RETRIES if any(map(_is_refused, self._pods())) else QUIET
             # On a busy machine, a controller may not have seen the last change yet.
             passed = min(loop.passed_at for loop in self._loops)
