@@ -103,12 +103,13 @@ def test_the_json_has_the_same_rows_and_knows_fast_failover(snapshot: Path, tmp_
         "claims": ["disk1"],
         "targets": ["node-b"],
         "events": [
-            {"effect": "Migrates", "step": 1, "may": False, "until": "", "why": "to node-b"},
+            {"effect": "Migrates", "step": 1, "may": False, "until": "", "untilStep": None, "why": "to node-b"},
             {
                 "effect": "IOPauses",
                 "step": 1,
                 "may": False,
                 "until": "",
+                "untilStep": None,
                 "why": "its share-manager follows it if it migrates first",
             },
         ],

@@ -9,8 +9,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.migrations import kubevirt, migration
 from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate import migrations
-from webhook.fleet.move import Move
-from webhook.fleet.run import Limits, Migration
+from webhook.fleet.relocation.rules import Move
+from webhook.fleet.relocation.run import Limits, Migration
 
 MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
 

@@ -14,8 +14,8 @@ from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
 from webhook.commands.interrupts import Presses
 from webhook.commands.recolocate.run import PATIENCE, MigrationRun, Reporter
-from webhook.fleet.move import Move
-from webhook.fleet.run import Limits, Relocation, Run, Stage
+from webhook.fleet.relocation.rules import Move
+from webhook.fleet.relocation.run import Limits, Relocation, Run, Stage
 
 MIGRATIONS = "virtualmachineinstancemigrations"
 NODES = [node("node-a"), node("node-b"), node("node-c")]

@@ -25,7 +25,7 @@ from webhook.commands.benchmark.run import LONGEST_RUN
 from webhook.commands.doctor.products import CROWDED
 from webhook.commands.recolocate.run import PATIENCE
 from webhook.fleet.release import PENDING_LIMIT, UNSCHEDULED_AFTER
-from webhook.fleet.run import BLOCK_PATIENCE, QUEUE_PATIENCE
+from webhook.fleet.relocation.run import BLOCK_PATIENCE, QUEUE_PATIENCE
 from webhook.fleet.traffic import WINDOW
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS

@@ -1,4 +1,4 @@
-"""Random fleets: what `drain-check -o json` says of each VM is what its drain then does on the real control plane.
+"""Random fleets: what `drain-check`, `report` and `recolocate` say of each VM happens on the real control plane.
 
 FLEETS is their number for each version of Longhorn, FIRST_FLEET the first seed: FLEETS=300 follows 600 fleets.
 """
@@ -6,6 +6,7 @@ FLEETS is their number for each version of Longhorn, FIRST_FLEET the first seed:
 from __future__ import annotations
 
 import os
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,25 +18,28 @@ import pytest
 from tests.support import crds
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.live_view import LiveView
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
+from tests.support.migrations import migration_crd
 from tests.support.playground.simulation import KUBEVIRTS
-from tests.support.random_drains import Fleet, follow
+from tests.support.random_drains.fleet import Cluster, Fleet
+from tests.support.random_drains.follow import follow
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
-FLEETS = int(os.environ.get("FLEETS", "12"))
+FLEETS = int(os.environ.get("FLEETS", "30"))
 FIRST = int(os.environ.get("FIRST_FLEET", "0"))
-AT_ONCE = int(os.environ.get("FLEETS_AT_ONCE", "6"))
+AT_ONCE = int(os.environ.get("FLEETS_AT_ONCE", "8"))
 SETTING: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
 
 
 @pytest.fixture(params=[("v1.11.3", "None"), ("v1.12.0", "LiveMigrate")], ids=["keeps pods", "deletes pods"])
 def cluster(
     request: pytest.FixtureRequest, plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path
-) -> Iterator[tuple[Webhook, str, str]]:
+) -> Iterator[Cluster]:
     version, strategy = request.param
     with ExitStack() as stack:
         options = {"longhorn_namespace": longhorn.namespace}
@@ -45,7 +49,7 @@ def cluster(
         stack.callback(plane.request, "DELETE", f"{longhorn.settings}/current-longhorn-version")
         stack.callback(setattr, longhorn, "deletes_consumers", longhorn.deletes_consumers)
         longhorn.deletes_consumers = version == "v1.12.0"
-        crds.install(plane, crds.crd("KubeVirt"))
+        crds.install(plane, crds.crd("KubeVirt"), migration_crd())
         plane.create_namespace(f"kubevirt-{version[-3]}")
         kind = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}
         path = KUBEVIRTS.replace("namespaces/kubevirt/", f"namespaces/kubevirt-{version[-3]}/")
@@ -53,30 +57,26 @@ def cluster(
         stack.callback(plane.request, "DELETE", f"{path}/kubevirt")
         installed = stack.enter_context(closing(Scenario(plane, longhorn, None)))
         webhook.show_installed(*installed.add_nodes(1))
-        yield webhook, strategy, version
+        view = stack.enter_context(LiveView(plane))
+        yield Cluster(plane, longhorn, webhook, view, strategy)
 
 
-def test_each_vm_fares_as_drain_check_said(
-    cluster: tuple[Webhook, str, str], plane: ControlPlane, longhorn: Longhorn, measured: Measured
-) -> None:
-    webhook, strategy, version = cluster
+def test_each_vm_fares_as_was_said(cluster: Cluster, request: pytest.FixtureRequest, measured: Measured) -> None:
     counts, wrong = Counter[str](), dict[int, str]()
 
-    def drain(seed: int) -> None:
-        deletes = version == "v1.12.0"
-        with Fleet(plane, longhorn, webhook, seed, default=strategy, deletes=deletes) as fleet:
-            problems = follow(fleet)
-            counts.update(fleet.counts)
-            if problems:
-                wrong.append("\n".join([f"seed {seed}: {fleet.design}", *problems, *fleet.log]))
+    def try_fleet(seed: int) -> None:
+        try:
+            with Fleet(cluster, seed) as fleet:
+                if problems := follow(fleet, counts):
+                    wrong[seed] = "\n".join([f"seed {seed}: {fleet.design}", *problems, *fleet.log, *fleet.errors()])
+        except Exception:  # noqa: BLE001 (the other fleets go on)
+            wrong[seed] = f"seed {seed}: {traceback.format_exc()}"
 
-    seeds = range(FIRST, FIRST + FLEETS)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(drain, seeds))
+        list(pool.map(try_fleet, range(FIRST, FIRST + FLEETS)))
     # With several fleets at once, a busy machine can be quiet for longer than `settle` waits, although a step goes on.
-    for seed in (doubtful := list(wrong)):
-        del wrong[seed]
-        drain(seed)
-    measured(f"followed again alone, with Longhorn {version}: the fleets of the seeds {doubtful}")
-    measured(f"{FLEETS} fleets with Longhorn {version}: {dict(sorted(counts.items()))}")
+    for seed in (doubtful := sorted(wrong)):
+        measured(f"{request.node.callspec.id}: followed again alone: {wrong.pop(seed).splitlines()[:4]}")
+        try_fleet(seed)
+    measured(f"{request.node.callspec.id}: {FLEETS} fleets, again {doubtful}: {dict(sorted(counts.items()))}")
     assert not wrong, f"{len(wrong)} of {FLEETS} fleets\n\n" + "\n\n".join(wrong.values())

@@ -16,7 +16,8 @@ from tests.support.builders import (
 )
 from tests.support.fleet import apart, inventory, status, vm, vm_pod
 from tests.support.migrations import migratable
-from webhook.fleet.move import Move, Surroundings, make_plan, plan_move, restart_helps
+from webhook.fleet.relocation.plan import make_plan
+from webhook.fleet.relocation.rules import Move, Surroundings, plan_move, restart_helps
 from webhook.fleet.states import Future, State, Status, assess
 from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.settings import read_settings
@@ -84,7 +85,7 @@ def test_a_vm_is_not_sent_back_to_a_node_that_refused_it_twice() -> None:
 
 
 DISK = {"name": "root", "dataVolume": {"name": "vm1-root"}}
-LONGHORN = storage_class("longhorn")
+LONGHORN = storage_class("longhorn", provisioner="driver.longhorn.io", volumeBindingMode="Immediate")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ LONGHORN = storage_class("longhorn")
         ([{"name": "a", "persistentVolumeClaim": {"claimName": "gone"}}], [],
          "The VM cannot start, because claim gone does not exist. Correct the claim's name in the VM", None),
         ([DISK], [claim("vm1-root", volume="", storageClassName="longhorn")],
-         "No action needed. Its claims are not bound yet, so at its first start, its share-manager follows the VM.",
+         "No action needed. The VM starts on any node, and the share-manager of claim vm1-root, which starts with",
          Future.FOLLOWS),
         ([DISK], [claim("vm1-root", volume="", storageClassName="other")],
          "Check why the claim is not bound: kubectl describe pvc.", Future.ANYWHERE),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    hotplug_pod,
     node,
     node_terms,
     pod,
@@ -18,7 +19,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.fleet.drain import Drain, check_drain
-from webhook.fleet.move import Surroundings
+from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.events import words_of
 from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import assess
@@ -140,6 +141,11 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      {"longhorn": DELETES}, "I/O pauses, then may stop until somebody acts",
      "its share-manager follows it; Longhorn may delete its pod once the new share-manager runs",
      "", "Together"),
+    ("elsewhere, hotplugged, of a Longhorn that deletes pods",
+     [*NODES, *SERVED, *(plugged := on("node-b")), hotplug_pod(plugged[2], node="node-b")], {"longhorn": DELETES},
+     "I/O pauses",
+     "its share-manager follows it",
+     "", "Together"),
     ("elsewhere, of a Longhorn that keeps its pod by a setting", [*NODES, *SERVED, *on("node-b", "disk1")],
      {"longhorn": DELETES | {"auto-delete-pod-when-volume-detached-unexpectedly": "false"}},
      "I/O pauses",
@@ -191,6 +197,12 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      "Stops until somebody acts", "the drain deletes its pod (evictionStrategy None)", "", ""),
     ("with its storage, opted in since its start", [*NODES, *SERVED, *on("node-a", "disk1", pod={"opt_in": None})], {},
      "Migrates, then I/O pauses", f"{WHERE}; its share-manager may start on any node", "node-b node-c", "MayBeApart"),
+    ("whose eviction waits for that of another VM",
+     [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", pod=(pair := {"labels": {"app": "pair"}})),
+      *on("node-a", name="vm2", strategy="None", pod=pair), budget(allowed=1, app="pair")], {},
+     "Restarts, then I/O may pause",
+     "the drain deletes its pod (evictionStrategy None)",
+     "node-b node-c", "MayBeApart"),
     ("to restart, without a place", [NODES[0], FULL, *on("node-a", strategy="None", pod=BIG)], {},
      "Stops until uncordon",
      "no other node can run it: node-b lacks memory (requested 2048Mi)",
@@ -336,3 +348,17 @@ def test_a_drain_waits_for_pods_and_volumes(
         assert [each.name for each in found.obstacles] == ["vol-disk1, claim default/disk1"]
     assert found.is_safe is safe
     assert found.site.longhorn("current-longhorn-version") == "v1.11.3"
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        (on("node-a", strategy="None"), "Restarts, then may restart"),
+        (on("node-a"), "Migrates, then may migrate"),
+        ([*SERVED, *on("node-c", "disk1", opt_in=False)], "I/O pauses, then I/O may pause"),
+        ([*SERVED, *on("node-a", "disk1", strategy="None", run="Once")], "Stops until somebody acts"),
+    ],
+)
+def test_a_rolling_drain_may_meet_what_the_drain_before_has_moved(objects: list[Object], expected: str) -> None:
+    (found,) = check_drain(site(*NODES, *objects), ("node-a", "node-b"), rolling=True).vms
+    assert words_of(found.events) == expected

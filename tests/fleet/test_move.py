@@ -16,7 +16,8 @@ from tests.support.builders import (
 from tests.support.fleet import apart, inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
-from webhook.fleet.move import NO_EVICTION, Move, Refusal, Surroundings, gain, plan_move
+from webhook.fleet.relocation.gain import gain
+from webhook.fleet.relocation.rules import NO_EVICTION, Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Status, assess
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

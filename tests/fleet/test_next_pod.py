@@ -23,13 +23,13 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
-from webhook.fleet.move import Hindrance, Refusal
 from webhook.fleet.next_pod import (
     before_scheduling,
     next_pod,
     rendered_pod,
     target_pod,
 )
+from webhook.fleet.relocation.rules import Hindrance, Refusal
 from webhook.fleet.vm_pod_template import TSC_FREQUENCY, Rendering
 from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node

@@ -23,7 +23,8 @@ from tests.support.builders import (
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
-from webhook.fleet.move import Move, Proposal, Surroundings, make_plan
+from webhook.fleet.relocation.plan import Proposal, make_plan, together_after_restart
+from webhook.fleet.relocation.rules import Move, Surroundings
 from webhook.fleet.states import State, assess
 from webhook.placement.settings import Settings
 
@@ -85,6 +86,19 @@ def test_a_planned_restart_takes_its_place_too() -> None:
     assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": "restart", "two": "restart"}  # cold starts, on any node
     unguarded = plan(*CAPACITY_FOR_ONE, *fleet, *shared, node_guard=False)
     assert actions(unguarded) == {"one": "restart", "two": "restart"}
+
+
+def test_of_two_restarts_with_one_place_only_one_brings_a_vm_to_its_storage() -> None:
+    fleet = [each for name, size in (("one", 3), ("two", 2)) for each in apart_vm(name, size, FIXED)]
+    shared = [pod(f"backup-{name}", claims=[name], node="node-b") for name in ("one", "two")]
+    helped = {}
+    for name, manifests in (("pinned", [*fleet, *shared]), ("cold", fleet)):
+        found, chosen = inventory(*CAPACITY_FOR_ONE, *manifests), settings()
+        statuses = [assess(each, found.store, chosen) for each in found.machines(chosen)]
+        assert all(each.start and each.start.helps for each in statuses)
+        together = together_after_restart(statuses, found.store, Surroundings(chosen))
+        helped[name] = [each.machine.name for each in together]
+    assert helped == {"pinned": ["one"], "cold": ["one", "two"]}
 
 
 def test_vms_that_repel_each_other_are_not_planned_onto_one_node() -> None:

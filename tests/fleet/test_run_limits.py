@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.migrations import migratable
-from webhook.fleet.move import Move
-from webhook.fleet.run import (
+from webhook.fleet.relocation.rules import Move
+from webhook.fleet.relocation.run import (
     Limits,
     Migration,
     Relocation,

@@ -70,6 +70,15 @@ def test_a_vm_with_an_unknown_next_pod_runs_somewhere() -> None:
     assert (found.nodes, found.phase, found.why) == ((), Phase.RUNS, "where it can run is unknown")
 
 
+def test_a_vm_that_may_run_elsewhere_may_be_evicted() -> None:
+    state = before(*NODES, *SERVED, *on("node-a", "disk1", strategy="None", run="Once"))
+    restarted = after(state, Step(Action.CORDON, ("node-a",)), Step(Action.RESTART, vms=(KEY,)))
+    drained = after(restarted, Step(Action.DRAIN, ("node-b",)))
+    assert (restarted.vms[KEY].nodes, drained.vms[KEY].nodes) == (("node-b", "node-c"), ("node-c",))
+    assert (drained.vms[KEY].phase, drained.vms[KEY].may_stop) == (Phase.RUNS, True)
+    assert drained.elsewhere == {KEY}
+
+
 def test_a_vm_moves_to_where_its_share_manager_may_be() -> None:
     state = before(*NODES, *SERVED, *storage("disk2", "node-b"), *on("node-a", "disk1", opt_in=False))
     steps = [Step(Action.CORDON, ("node-a",)), Step(Action.MIGRATE, vms=(KEY,)), Step(Action.DRAIN, ("node-a",))]

@@ -86,6 +86,7 @@ FOLLOWED: dict[Reason, tuple[Situation, Situation]] = {
     ),
 }  # fmt: skip
 
+
 def decided(situation: Situation) -> Decision:
     vm, cluster, overrides = situation
     return decision_for(vm, *cluster, **overrides)

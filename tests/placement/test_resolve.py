@@ -156,12 +156,14 @@ def test_a_share_manager_that_is_being_replaced_follows_the_vm(objects: list[Obj
         ([storage_class(**WAITING_CLASS)], Reason.NO_SHARE_MANAGER),
         ([storage_class(**WAITING_CLASS, parameters={"migratable": "true"})], Reason.CLAIM_NOT_BOUND),
         ([storage_class(**WAITING_CLASS | {"provisioner": "rbd.csi.ceph.com"})], Reason.CLAIM_NOT_BOUND),
-        ([storage_class(**WAITING_CLASS | {"volumeBindingMode": "Immediate"})], Reason.CLAIM_NOT_BOUND),
+        ([storage_class(**WAITING_CLASS | {"volumeBindingMode": "Immediate"})], Reason.NO_SHARE_MANAGER),
         ([], Reason.CLAIM_NOT_BOUND),
     ],
     ids=["Longhorn's", "a migratable volume", "another driver", "Immediate", "an unknown StorageClass"],
 )
-def test_a_first_start_whose_claim_waits_for_its_consumer_is_cold(manifests: list[Object], reason: Reason) -> None:
+def test_a_first_start_with_a_claim_that_longhorn_will_provision_is_cold(
+    manifests: list[Object], reason: Reason
+) -> None:
     spec: Object = OF_CLASS | {"volume": ""}
     decision = decision_for(virt_launcher(), claim(**spec), *manifests)
     cold = reason is Reason.NO_SHARE_MANAGER

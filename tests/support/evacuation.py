@@ -40,9 +40,16 @@ class Evacuation:
 
     def denial(self, pod: str) -> str:
         """Return why the eviction of a pod is denied, empty if it is admitted. Begin the migration of its VMI."""
-        found = self._scenario.get(pod)
+        found = self._plane.find(f"{self._scenario.pods}/{pod}")
+        if found is None:
+            return ""
         metadata = found["metadata"]
-        if metadata.get("labels", {}).get("kubevirt.io") != "virt-launcher" or found["status"].get("phase") in FINAL:
+        label = metadata.get("labels", {}).get("kubevirt.io")
+        if label == "hotplug-disk":
+            owner = self._plane.find(f"{self._scenario.pods}/{metadata['ownerReferences'][0]['name']}")
+            runs = owner is not None and owner["status"].get("phase") not in FINAL
+            return f"cannot evict hotplug pod: {pod} associated with running vmi" if runs else ""
+        if label != "virt-launcher" or found["status"].get("phase") in FINAL:
             return ""
         name = metadata["annotations"]["kubevirt.io/domain"]
         vmi = self._plane.request("GET", f"{self._vmis}/{name}")
@@ -65,7 +72,7 @@ class Evacuation:
     def _answer(self, review: Object) -> Object:
         try:
             problem = self.denial(review["request"]["name"])
-        except ApiError as error:  # the VMI or the pod has just ended
+        except ApiError as error:  # the VMI has just ended
             problem = f"try again: {error}"
         response = {"uid": review["request"]["uid"], "allowed": not problem}
         response |= {"status": {"code": 429, "message": problem}} if problem else {}

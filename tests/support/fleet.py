@@ -19,7 +19,7 @@ from tests.support.builders import (
 )
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store, parse_time
-from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
+from webhook.fleet.relocation.rules import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check

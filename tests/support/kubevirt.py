@@ -70,7 +70,8 @@ def launcher_pod(scenario: Scenario, name: str) -> Object:
     """Return the pod that virt-controller would create from the template of a VM."""
     template = scenario.plane.request("GET", vm_path(scenario, name))["spec"]["template"]
     volumes = template["spec"].get("volumes", [])
-    claims = [each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each]
+    disks = [each["persistentVolumeClaim"] for each in volumes if "persistentVolumeClaim" in each]
+    claims = [disk["claimName"] for disk in disks if not disk.get("hotpluggable")]
     scheduler = template["spec"].get("schedulerName", "default-scheduler")
     pod = scenario.vm_pod(name, *claims, opt_in=None, schedulerName=scheduler)
     pod["metadata"]["annotations"] |= template.get("metadata", {}).get("annotations", {})

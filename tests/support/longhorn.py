@@ -58,7 +58,7 @@ class Longhorn:
         self._remounts: dict[str, datetime] = {}  # the volume's `remountRequestedAt`
         self._ready: set[str] = set()
         self._schedulable: set[str] = set()
-        self._loop = ReconcileLoop(self._plane, f"longhorn-{namespace}", self._reconcile)
+        self.loop = ReconcileLoop(self._plane, f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
         crds.install(self._plane, *(crds.crd(kind, "longhorn.io", "v1beta2") for kind in ("ShareManager", "Setting")))
@@ -75,14 +75,14 @@ class Longhorn:
         self._create(self.settings, kind | {"value": ""})
 
     def start(self) -> None:
-        self._loop.start()
+        self.loop.start()
 
     def stop(self) -> None:
-        self._loop.stop()
+        self.loop.stop()
 
     def paused(self) -> AbstractContextManager[None]:
         """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
-        return self._loop.paused()
+        return self.loop.paused()
 
     def add_data(self, volume: str, locality: str, nodes: Iterable[str]) -> None:
         """Create Longhorn's own object of a volume, and a healthy replica on each node. No controller acts on them."""
@@ -146,6 +146,10 @@ class Longhorn:
     def pod(self, volume: str) -> Object | None:
         return self._plane.find(f"{self.pods}/share-manager-{volume}")
 
+    def asks_for_remount(self, volume: str) -> bool:
+        """Return whether Longhorn may still delete the pods that used a replaced share-manager."""
+        return volume in self._remounts
+
     def wait_running(self, volume: str, other_than: str = "") -> str:
         """Wait until the share-manager runs on a node other than `other_than`, and return its node.
 
@@ -158,7 +162,7 @@ class Longhorn:
                 return ""
             return found if (found := _node(pod)) != other_than else ""
 
-        return self._loop.wait(node, 20, f"the share-manager of {volume} running")
+        return self.loop.wait(node, 20, f"the share-manager of {volume} running")
 
     def _create_manager(self, volume: str) -> None:
         """Create a ShareManager, give it an owner, and stop it, before the PV exists."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
@@ -16,6 +16,16 @@ from tests.support.controlplane.plane import ControlPlane
 T = TypeVar("T")
 TICK = 0.1  # seconds
 IDLE = 0.5  # seconds between two passes while nothing changes: most of the tests' CPU time went into such passes
+
+
+class Due(Protocol):
+    """Says when a controller has to look at the cluster again."""
+
+    def are_due(self) -> bool:
+        """Return whether it has to look now."""
+
+    def expect(self) -> None:
+        """Look again at the next tick."""
 
 
 class Changes:
@@ -38,11 +48,16 @@ class Changes:
 
 
 class ReconcileLoop:
-    """Calls `reconcile` from `start` to `stop`. `last_error` is the last failure of a pass."""
+    """Calls `reconcile` from `start` to `stop`.
 
-    def __init__(self, plane: ControlPlane, name: str, reconcile: Callable[[], None]) -> None:
-        self.last_error = "none"
-        self._plane, self._reconcile, self._changes = plane, reconcile, Changes(plane)
+    `last_error` is the last failure of a pass, and `passed_at` the monotonic time at which the last pass began.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, name: str, reconcile: Callable[[], None], changes: Due | None = None
+    ) -> None:
+        self.last_error, self.passed_at = "none", 0.0
+        self._plane, self._reconcile, self._changes = plane, reconcile, changes or Changes(plane)
         self._pass_lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -74,8 +89,10 @@ class ReconcileLoop:
         while not self._stopped.wait(TICK - time.monotonic() % TICK):  # all loops at once, so that one asks etcd
             # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
             with self._pass_lock:
+                began = time.monotonic()
                 try:
                     if self._changes.are_due():
                         self._reconcile()
+                        self.passed_at = began
                 except (ApiError, OSError, http.client.HTTPException) as error:
                     self.last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"

@@ -249,7 +249,6 @@ class StorageClass(Typed, frozen=True):
 
     metadata: _ClassMetadata = _ClassMetadata()
     provisioner: str = ""
-    volume_binding_mode: str = ""
     allowed_topologies: tuple[_Topology, ...] = ()
     parameters: _Parameters = _Parameters()
 
@@ -257,12 +256,11 @@ class StorageClass(Typed, frozen=True):
 def read_storage_class(item: StorageClass) -> facts.StorageClass:
     """Extract the facts of a StorageClass."""
     parameters = item.parameters
-    waits = item.provisioner == LONGHORN_DRIVER and item.volume_binding_mode == "WaitForFirstConsumer"
     labels = (label for topology in item.allowed_topologies for label in topology.match_label_expressions)
     return facts.StorageClass(
         item.metadata.name,
         item.metadata.annotations.opt_in == "true",
-        waits and parameters.migratable not in TRUE_VALUES,
+        item.provisioner == LONGHORN_DRIVER and parameters.migratable not in TRUE_VALUES,
         share_manager_limits(parameters.share_manager_node_selector, ((label.key, label.values) for label in labels)),
         parameters.share_manager_tolerations,
     )

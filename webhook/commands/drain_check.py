@@ -11,7 +11,7 @@ from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_se
 from webhook.commands.options import as_data, live_options, output_option, snapshot_option
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.drain import Affected, AffectedPod, Drain, check_drain, commands, order_drain
-from webhook.fleet.move import Surroundings
+from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.events import Effect, Event, reasons_of, words_of
 from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import Status
@@ -151,7 +151,14 @@ def _vm(vm: Affected) -> JsonObject:
 
 def _event(event: Event) -> JsonObject:
     until = event.until.value if event.until else "somebody acts" if event.lasts else ""
-    return {"effect": event.effect.value, "step": event.step, "may": event.may, "until": until, "why": event.why}
+    return {
+        "effect": event.effect.value,
+        "step": event.step,
+        "may": event.may,
+        "until": until,
+        "untilStep": event.until_step,
+        "why": event.why,
+    }
 
 
 def _notes(drain: Drain, inventory: Inventory) -> list[str]:

@@ -10,8 +10,9 @@ from itertools import chain, pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Move, make_plan
 from webhook.fleet.nfs import deletes_pods
+from webhook.fleet.relocation.plan import make_plan
+from webhook.fleet.relocation.rules import Move
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
@@ -311,18 +312,18 @@ def _events(key: Key, course: Course) -> Iterator[Event]:
 def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
     """Yield what happens to a VM between two states, and what may happen to it instead."""
     refusal, contested = after.refused.get(new.key), new.pod.key in after.contested
-    placed, ended = new.placed_at == after.step, new.starts > old.starts
+    placed, ended, elsewhere = new.placed_at == after.step, new.starts > old.starts, new.key in after.elsewhere
     if refusal is not None:
-        yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk, why=refusal)
+        yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk or elsewhere, why=refusal)
     if old.phase is Phase.RUNS and placed and not ended:
         # Longhorn may delete the pod before the migration has ended.
-        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk, why=new.why)
+        yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk or elsewhere, why=new.why)
     elif old.phase is Phase.RUNS and ended:
         if new.phase is Phase.RUNS:
-            yield Event(Effect.RESTARTS, 0, may=contested or not new.sure, why=new.why)
+            yield Event(Effect.RESTARTS, 0, may=contested or elsewhere or not new.sure, why=new.why)
         if new.phase is not Phase.RUNS or not new.sure:
             yield Event(Effect.STOPS, 0, may=contested or new.phase is Phase.RUNS, why=new.why)
-    elif contested:
+    elif contested or (elsewhere and new.may_stop):
         yield Event(Effect.STOPS, 0, may=True)
     yield from _of_its_disks(old, before, new, after)
     if new.at_risk:
@@ -330,8 +331,11 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
 
 
 def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
+    started = new.starts > old.starts
+    if started and old.pod.key in after.late:  # its share-managers may be lost before its pod is evicted
+        pauses = _of_volumes(new.volumes, before, after, new.key)
+        yield from (replace(each, may=True, why="") for each in pauses if each.effect is Effect.IO_PAUSES)
     if new.phase is Phase.RUNS:
-        started = new.starts > old.starts
         yield from _of_volumes(new.volumes, before, after, new.key, started=started)
 
 
@@ -345,7 +349,7 @@ def _of_volumes(
     if hanging:
         yield Event(Effect.IO_HANGS, 0, why=hanging[0].why)
     elif lost and not started:
-        may = not any(was.certain for was, _ in lost)
+        may = all(now.stays or not was.certain for was, now in lost)
         yield Event(Effect.IO_PAUSES, 0, may=may, why=_where_served(lost[0][1], user))
 
 
@@ -357,11 +361,12 @@ def _where_served(server: Server, user: Key) -> str:
 
 def _with_end(event: Event, user: Key | str, step: int, course: Course) -> Event:
     """Return the event with its step and its end. `user` is a VM, or the volume of another pod."""
-    until = None
-    if event.effect in _LASTING:
-        later = zip(course.steps[step + 1 :], course.states[step + 2 :], strict=True)
-        until = next((each.action for each, state in later if _is_over(event.effect, user, state)), None)
-    return replace(event, step=step, until=until, lasts=event.effect in _LASTING and until is None)
+    if event.effect not in _LASTING:
+        return replace(event, step=step)
+    later = enumerate(course.states[step + 2 :], step + 1)
+    end = next((index for index, state in later if _is_over(event.effect, user, state)), None)
+    until = None if end is None else course.steps[end].action
+    return replace(event, step=step, until=until, until_step=end, lasts=until is None)
 
 
 def _is_over(effect: Effect, user: Key | str, state: State) -> bool:

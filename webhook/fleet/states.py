@@ -287,7 +287,7 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
     users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
-    future, apart = _future(decision, stopped, settings, _awaited_claims(machine, decision, catalog)), ""
+    future, apart = _future(decision, stopped, settings), ""
     if future is Future.FOLLOWS:
         apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
     future = Future.ANYWHERE if apart else future
@@ -335,22 +335,13 @@ def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:
     return frozenset(each.volume for each in alone if each.volume)
 
 
-def _awaited_claims(machine: Machine, decision: Decision, catalog: Catalog) -> bool:
-    """Return whether KubeVirt starts the VM only once claims are bound that are not yet, so no share-manager runs."""
-    deciding = [each for each in decision.claims if each.decides]
-    unbound = (each.claim for each in deciding if each.reason is Reason.CLAIM_NOT_BOUND)
-    claims = [claim for name in unbound if (claim := catalog.claim(machine.namespace, name))]
-    provisioned = [each for each in claims if catalog.storage_class(each.storage_class)]
-    return bool(deciding) and len(provisioned) == len(deciding)
-
-
-def _future(decision: Decision, stopped: frozenset[str], settings: Settings, awaited: bool) -> Future:
+def _future(decision: Decision, stopped: frozenset[str], settings: Settings) -> Future:
     if decision.outcome is Outcome.PINNED:
         return Future.PINNED
     if decision.outcome is Outcome.PREFERRED:
         return Future.PREFERS
     # A VM whose only disks are hotplugged mounts no claim itself.
-    cold = awaited or decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
+    cold = decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
     return Future.FOLLOWS if cold and settings.steering else Future.ANYWHERE
 
 

@@ -1,7 +1,7 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
 from webhook.fleet.gitops import managed_by
-from webhook.fleet.move import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
+from webhook.fleet.relocation.rules import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
 from webhook.placement.objects.fields import condition, is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
@@ -212,11 +212,8 @@ def _advice_before_start(status: Status) -> str:
 
 
 def _advice_without_pin(start: Start) -> str:
-    if start.future is Future.FOLLOWS and start.decision.reason is Reason.NO_SHARE_MANAGER:
-        return f"{NO_ACTION} Its claims are not bound yet, so at its first start, its share-manager follows the VM."
-    if start.decision.reason is Reason.COLD_START:
-        return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
-    return " ".join([*decision_advice(start.decision), *_other_users(start)])
+    cold = [_sentence(start.decision.message)] if start.decision.reason is Reason.COLD_START else []
+    return " ".join([*decision_advice(start.decision), *cold, *_other_users(start)])
 
 
 def _opted_out(status: Status) -> str:

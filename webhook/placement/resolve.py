@@ -77,8 +77,8 @@ def _follow(claim: Claim, volume: Volume | None, catalog: Catalog, settings: Set
     unusable = _unusable_reason(claim, volume, bound=bound)
     state, storage_class = bool(claim.state_of), catalog.storage_class(claim.storage_class)
     limits = storage_class.limits if storage_class else ()  # a PV has the StorageClass of its claim
-    waits = storage_class and storage_class.waits and unusable is Reason.CLAIM_NOT_BOUND
-    if waits and claim.shared and not claim.volume_name:
+    unprovisioned = unusable is Reason.CLAIM_NOT_BOUND and not claim.volume_name
+    if unprovisioned and claim.shared and storage_class and storage_class.served:
         detail = "starts with the claim's first consumer"
         return ClaimFinding(name, None, None, None, Reason.NO_SHARE_MANAGER, state, detail=detail, limits=limits)
     if unusable:

@@ -123,6 +123,7 @@ def scheduler(folder: Path, port: int, name: str, leader_elect: bool, more: dict
         "clientConnection": {"kubeconfig": KUBECONFIG, "qps": QPS, "burst": QPS},
         "leaderElection": {"leaderElect": leader_elect, "resourceName": name},
         "profiles": [{"schedulerName": name}],
+        "podMaxBackoffSeconds": 2,  # by default 10, for which each test of a pod that had no node would wait
     } | more
     (folder / f"{name}.json").write_text(json.dumps(config))
     return [

@@ -15,8 +15,8 @@ from webhook.commands.admission_requests import as_json, described, pod_name
 from webhook.commands.report.document import describe
 from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
-from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import before_scheduling
+from webhook.fleet.relocation.rules import Surroundings, plan_move
 from webhook.fleet.states import Machine, assess, assess_pod, excluded_by
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
@@ -204,7 +204,10 @@ def claim_findings(finding: ClaimFinding, namespace: str, catalog: Catalog, sett
     if finding.reason:
         holds = None if finding.reason is Reason.NO_SHARE_MANAGER else False
         which = f": the share-manager {finding.detail}" if finding.detail else ""
-        yield Finding(f"{finding.reason}{which}. {ADVICE[finding.reason]}", holds)
+        # What helps depends on what creates the claim: see the advice on the VM.
+        is_missing = finding.reason is Reason.CLAIM_NOT_FOUND
+        words = ": the claim does not exist" if is_missing else f"{which}. {ADVICE[finding.reason]}"
+        yield Finding(f"{finding.reason}{words}", holds)
         if finding.node:
             yield Finding(f"{finding.node} runs other pods of the volume, which the share-manager will follow")
     elif finding.node:

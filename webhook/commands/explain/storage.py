@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from webhook.catalog.inventory import Inventory, node_loads
 from webhook.commands.explain.explanation import Finding, Section, claim_findings
-from webhook.fleet.move import Surroundings, plan_move
+from webhook.fleet.relocation.rules import Surroundings, plan_move
 from webhook.fleet.states import Status, assess
 from webhook.fleet.volumes import users_of
 from webhook.fleet.webhook import Webhook
@@ -84,5 +84,5 @@ def _state(node: Node, inventory: Inventory, webhook: Webhook) -> Iterator[Findi
 
 def _explained(name: str, sections: list[Section], advice: list[str]) -> JsonObject:
     """Return an explanation without a decision."""
-    empty = {"vm": None, "decision": None, "ifEligible": None, "patch": None, "warnings": []}
+    empty: JsonObject = {"vm": None, "decision": None, "ifEligible": None, "patch": None, "warnings": []}
     return {"name": name, "steps": sections, "advice": advice} | empty

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.fleet.move import Move
-from webhook.fleet.run import Limits, Migration
+from webhook.fleet.relocation.rules import Move
+from webhook.fleet.relocation.run import Limits, Migration
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating

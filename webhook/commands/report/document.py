@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import NOT_PLANNED, Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
+from webhook.fleet.relocation.plan import Proposal, make_plan, together_after_restart
+from webhook.fleet.relocation.rules import NOT_PLANNED, Move, Refusal, Surroundings, plan_move
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.volumes import VolumeData
@@ -30,6 +31,7 @@ def build_report(
     catalog = inventory.store
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)} if planned else {}
+    helped = together_after_restart(apart, catalog, around)
     # A move of the plan is possible alone, too, except beside a VM that an earlier move brings to that node.
     moves = {key: each.result for key, each in plan.items() if isinstance(each.result, Move)}
     alone = partial(plan_move, around=around, catalog=catalog) if planned else lambda _: NOT_PLANNED
@@ -51,7 +53,7 @@ def build_report(
             for status in statuses
         ],
         "nodes": [_node(load, by_node[load.name]) for load in node_loads(catalog, around.settings)],
-        "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), traffic)
+        "summary": _summary(sum(by_node.values(), Counter()), apart, plan.values(), helped, traffic)
         | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)}
         | {"outages": _summarize_outages(statuses)},
     }
@@ -95,12 +97,16 @@ def is_local(status: Status, volumes: Mapping[str, VolumeData]) -> bool | None:
 
 
 def _summary(
-    states: Counter[State], apart: Sequence[Status], plan: Iterable[Proposal], traffic: Mapping[Key, Traffic]
+    states: Counter[State],
+    apart: Sequence[Status],
+    plan: Iterable[Proposal],
+    helped: Sequence[Status],
+    traffic: Mapping[Key, Traffic],
 ) -> JsonObject:
     """Count the VMs by state, and the VMs that are apart by what would bring them together."""
     counts = {key: states[state] for state, key in STATE_KEYS.items()}
-    helped = [each.start for each in apart if each.start and each.start.helps]
-    moves, to_opt_in = sum(each.action == "migrate" for each in plan), sum(bool(each.stopped_by) for each in helped)
+    moves = sum(each.action == "migrate" for each in plan)
+    to_opt_in = sum(bool(each.start and each.start.stopped_by) for each in helped)
     listed = ", ".join(f"{number} {WORDS.get(key, key)}" for key, number in counts.items() if number)
     text = f"{states.total()} {'VM' if states.total() == 1 else 'VMs'}{': ' * bool(listed)}{listed}"
     crossed = summarize_traffic(traffic.values()) if traffic else None

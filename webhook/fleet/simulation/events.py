@@ -48,6 +48,7 @@ class Event(Struct, frozen=True):
     step: int  # its index in the course
     may: bool = False  # a race decides whether it happens
     until: Action | None = None  # the kind of the step that ends it; None if it ends by itself, or not at all
+    until_step: int | None = None  # its index in the course
     lasts: bool = False  # nothing of the course ends it
     why: str = ""
 

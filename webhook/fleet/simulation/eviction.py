@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Hindrance, Refusal, why_not_evacuated
+from webhook.fleet.relocation.rules import Hindrance, Refusal, why_not_evacuated
 from webhook.fleet.simulation.state import Site, State, Vm
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
@@ -55,6 +55,12 @@ class Budgets:
     def use(self, pod: Key) -> None:
         """Evict a pod that nothing replaces."""
         self._left = [left - (pod in each.pods) for each, left in zip(self._budgets, self._left, strict=True)]
+
+    def late(self, pods: Iterable[Key]) -> frozenset[Key]:
+        """Return those of these pods that are evicted one after the other."""
+        evicted = frozenset(pods)
+        waiting = (each.pods & evicted for each in self._budgets if len(each.pods & evicted) > each.allowed)
+        return frozenset[Key]().union(*waiting)
 
     def contested(self, pods: Iterable[Key]) -> frozenset[Key]:
         """Return those of these pods of which only some can be evicted. It depends on a race which ones."""

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import Changes, PlannedPods, forecast
-from webhook.fleet.move import Surroundings
+from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.states import Machine, Status
 from webhook.fleet.volumes import VolumeData, other_users
 from webhook.placement.catalog import Catalog
@@ -108,6 +108,10 @@ class Vm(Struct, frozen=True):
         """Yield the volumes of its claims that a share-manager serves before the first step."""
         return (each.volume for each in self.status.claims if each.node and not each.reason and each.volume)
 
+    def mounts(self, volume: str) -> bool:
+        """Return whether its own pod mounts a volume. A hotplugged one is mounted by another pod."""
+        return any(each.volume == volume and each.claim in self.pod.claims for each in self.status.claims)
+
 
 class Server(Struct, frozen=True):
     """The share-manager of a volume."""
@@ -117,6 +121,7 @@ class Server(Struct, frozen=True):
     follows: Key | None = None  # the VM that it runs beside, if it does
     certain: bool = True  # whether it does run there; otherwise, it depends on a race
     lost_at: int = 0  # the last step that it was lost in
+    stays: tuple[str, ...] = ()  # where it still runs if it was not lost in that step; empty if it surely was
     moved: bool = False  # it is not where it was before the first step
     why: str = ""  # why it follows no VM, or why no node can run it
 
@@ -137,6 +142,8 @@ class State(Struct, frozen=True, dict=True):
     refused: Mapping[Key, str] = field(default_factory=dict)  # the VMs for which this step waits, and why
     waits: Mapping[Key, str] = field(default_factory=dict)  # the other pods for which it waits, and why
     contested: frozenset[Key] = frozenset()  # the pods of which a PodDisruptionBudget lets it evict only some
+    late: frozenset[Key] = frozenset()  # the pods whose eviction may have to wait for a PodDisruptionBudget
+    elsewhere: frozenset[Key] = frozenset()  # the VMs that may run on a node that this step doesn't drain
     most: int | None = None  # how many nodes to find for a VM, None for all
 
     @classmethod

@@ -12,9 +12,10 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.move import Move, make_plan, target_candidate
 from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.nfs import deletes_pods
+from webhook.fleet.relocation.plan import make_plan
+from webhook.fleet.relocation.rules import Move, target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
 from webhook.fleet.states import assess, decide_start
@@ -61,7 +62,10 @@ class Step(Struct, frozen=True):
 def apply(state: State, step: Step) -> State:
     """Return the state after a step."""
     vms = {key: replace(vm, at_risk=False) for key, vm in state.vms.items()}
-    before = replace(state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=frozenset())
+    none = frozenset[Key]()
+    before = replace(
+        state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=none, late=none, elsewhere=none
+    )
     after = _start_waiting(_APPLY[step.action](before, step))
     after = _place_servers(_stop_unused(after))
     return _delete_consumers(before, after)
@@ -140,15 +144,29 @@ def _drain(state: State, step: Step) -> State:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
         state = _after_the_race(before, state, vm.key)
+    doubtful = [vm for vm in evicted if not set(vm.nodes) <= set(step.nodes)]
+    for vm in doubtful:
+        state = state.with_vm(_perhaps_evicted(vm, state.vms[vm.key], step.nodes))
+    deleted = (vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
+    late, elsewhere = budgets.late(deleted), frozenset(vm.key for vm in doubtful)
     waits = dict(_waiting_pods(state, step.nodes, budgets))
     contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
-    state = replace(state, waits=waits, contested=contested, refused=refused)
+    state = replace(state, waits=waits, contested=contested, late=late, elsewhere=elsewhere, refused=refused)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
-            lost = replace(server, nodes=(), follows=None, lost_at=state.step, moved=True)
+            stays = tuple(node for node in server.nodes if node not in step.nodes)
+            lost = replace(server, nodes=(), follows=None, lost_at=state.step, moved=True, stays=stays)
             state = state.with_server(volume, lost)
     return state
+
+
+def _perhaps_evicted(old: Vm, new: Vm, drained: Sequence[str]) -> Vm:
+    """Return a VM after the eviction of its pod from a drained node, or on another one of its nodes."""
+    nodes = tuple(node for node in old.nodes if node not in drained)
+    if new.phase is Phase.RUNS:
+        return replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
+    return replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, may_stop=True)
 
 
 def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
@@ -329,7 +347,11 @@ def _place_servers(state: State) -> State:
     """Place the share-managers that run nowhere."""
     for volume, server in state.servers.items():
         if server.needed and not server.nodes:
-            state = state.with_server(volume, _placed_server(volume, server, state))
+            placed = _placed_server(volume, server, state)
+            if server.stays and server.lost_at == state.step:
+                nodes = tuple(dict.fromkeys((*server.stays, *placed.nodes)))
+                placed = replace(placed, nodes=nodes, follows=None, certain=False, moved=True)
+            state = state.with_server(volume, placed)
     return state
 
 
@@ -384,14 +406,15 @@ def _server_pod(volume: str, state: State) -> JsonObject:
 def _delete_consumers(before: State, after: State) -> State:
     """Note the VMs whose pods Longhorn may delete, because it has replaced a share-manager that they used before.
 
-    It does so only if the new share-manager started in a later second than it asked for a remount:
+    Of a hotplugged volume, it deletes the pod that mounts it, which KubeVirt creates again. It only deletes pods if the
+    new share-manager started in a later second than it asked for a remount:
     https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/kubernetes_pod_controller.go#L686
     """
     if not deletes_pods(after.site.longhorn):
         return after
     for volume in after.servers:
         for vm in after.users(volume) if was_replaced(volume, before, after) else ():
-            if vm.starts == before.vms[vm.key].starts:
+            if vm.mounts(volume) and vm.starts == before.vms[vm.key].starts:
                 after = _at_risk(after, after.vms[vm.key])
     return after
 

@@ -247,6 +247,6 @@ class StorageClass(Fact, Struct, frozen=True):
 
     name: str
     opts_in: bool  # its annotation is "true"
-    waits: bool = False  # a claim gets its Longhorn volume only when a pod mounts the claim
+    served: bool = False  # share-managers serve the RWX volumes that Longhorn makes for its claims
     limits: Selector = ()  # what the nodes of share-managers must match
     tolerations: str = ""  # the parameter that adds to those of share-managers

@@ -1,19 +1,15 @@
-"""Whether live migration can move a VM to the node of its share-manager, and the plan for all VMs together.
+"""Whether live migration can move a VM to the node of its share-manager: the first rule that it breaks."""
 
-In the plan, each move or restart takes its place before the next one is evaluated.
-"""
-
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from itertools import chain
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from webhook.fleet.forecast_catalog import PlannedPods, forecast
 from webhook.fleet.next_pod import target_pod
-from webhook.fleet.states import Future, Machine, State, Status, decide_start, refusing_nodes
-from webhook.fleet.traffic import Rates, Traffic, crossing
+from webhook.fleet.relocation.gain import describe_gain, gain
+from webhook.fleet.states import Machine, State, Status, refusing_nodes
+from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
@@ -22,7 +18,7 @@ from webhook.placement.objects.fields import JsonObject, condition, has_conditio
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import Manifest, is_terminating
 from webhook.placement.objects.quotas import exceeded_quota
-from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -62,7 +58,6 @@ _OF_ANY_MIGRATION = frozenset({Hindrance.NOT_MIGRATABLE, Hindrance.SOURCE_NOT_RE
 # KubeVirt migrates a VMI with one of these conditions itself: `doesRequireMigration` in
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
-GIBIBYTE = 1024**3
 REFUSED_STARTS = "failed to start the VM twice in a row before"
 
 
@@ -209,92 +204,3 @@ def restart_helps(status: Status, refusal: Refusal) -> bool:
 def can_restart(vm: JsonObject) -> bool:
     """Return whether a running VM can be restarted (`restart_command`)."""
     return run_strategy(vm) not in ("", "Halted") and condition(vm, "VolumesChange").get("status") != "True"
-
-
-def gain(status: Status, catalog: Catalog, *, restarted: bool) -> int:
-    """Return how many bytes of the VM's claims become local by the move or the restart, less those that are local now.
-
-    Only claims that a share-manager serves now count, each with its requested capacity.
-    """
-    start, target, follow = status.start, status.storage_node, frozenset[str]()
-    if restarted:
-        target, follow = (start.decision.node, start.stopped) if start else (None, follow)
-    claims = {each.claim: catalog.claim(status.machine.namespace, each.claim) for each in status.claims}
-    sizes = {name: claim.size if claim else 0 for name, claim in claims.items()}
-    return sum(
-        sizes[each.claim] * ((each.volume in follow or each.node == target) - (each.node == status.node))
-        for each in status.claims
-        if each.node
-    )
-
-
-def describe_gain(gained: int) -> str:
-    """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
-    return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
-
-
-class Proposal(Struct, frozen=True):
-    """The plan for one VM."""
-
-    status: Status
-    result: Move | Refusal  # the move, or the reason for none
-    gain: int  # bytes that become local
-    restart: bool = False  # whether a restart helps instead
-    classes: frozenset[str] = frozenset()  # the StorageClasses of the VM's claims
-    traffic: Traffic | None = None  # what crosses the network; None if unknown
-
-    @property
-    def rank(self) -> tuple[Traffic, int]:
-        """Return the place in the plan: the VM whose storage causes most traffic comes first, then the largest gain."""
-        return self.traffic or Traffic(), self.gain
-
-    @property
-    def action(self) -> str:
-        """Return what the plan does with the VM."""
-        return "migrate" if isinstance(self.result, Move) else "restart" if self.restart else "none"
-
-
-def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings) -> list[Proposal]:
-    """Return a proposal for each VM, in the order of their `rank`.
-
-    A pod that leaves a node doesn't free its resources there: it may leave later, or not at all.
-    """
-    placed = PlannedPods()
-    found, refused = list[Proposal](), list[Proposal]()
-    for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
-        result = plan_move(proposal.status, around, forecast(catalog, placed=placed))
-        if isinstance(result, Move):
-            placed.extend(filter(None, [result.pod]))
-            found.append(replace(proposal, result=result))
-        else:
-            gained = gain(proposal.status, catalog, restarted=True)
-            refused.append(replace(proposal, result=result, gain=gained))
-    for proposal in _ranked(refused):
-        status, refusal = proposal.status, proposal.result
-        restart = isinstance(refusal, Refusal) and restart_helps(status, refusal) and can_restart(status.machine.vm)
-        restart = restart and proposal.gain >= 0 and _takes_place(status, catalog, around, placed)
-        found.append(replace(proposal, restart=restart))
-    return _ranked(found)
-
-
-def _ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
-    return sorted(proposals, key=lambda each: each.rank, reverse=True)
-
-
-def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Proposal:
-    gained = gain(status, catalog, restarted=False)
-    claims = (catalog.claim(status.machine.namespace, each.claim) for each in status.claims)
-    classes = frozenset(claim.storage_class for claim in claims if claim)
-    traffic = crossing(status, around.rates) if around.rates else None
-    return Proposal(status, NOT_PLANNED, gained, classes=classes, traffic=traffic)
-
-
-def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: PlannedPods) -> bool:
-    """Return whether a restart still brings the VM to its storage after the plan so far, and place its next pod."""
-    start = status.start
-    if start is None or start.future is Future.FOLLOWS:  # the VM starts on any node
-        return start is not None
-    later = forecast(catalog, start.stopped, placed)
-    decision = decide_start(status.machine, status.opted_in_by, later, around.settings)
-    placed.extend(filter(None, [decision.reservation]))
-    return decision.outcome is Outcome.PINNED

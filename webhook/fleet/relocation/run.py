@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from webhook.fleet.move import Move
+from webhook.fleet.relocation.rules import Move
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, text
 from webhook.placement.objects.pod import is_terminating
