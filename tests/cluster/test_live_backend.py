@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.review_client import ReviewClient
+from tests.serving.review_client import ReviewClient, probe_port
 from tests.support.builders import node, pinned_vm_pod, settings, storage, virtual_machine
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod
@@ -17,7 +17,7 @@ from webhook.cluster.backend import LiveBackend
 from webhook.cluster.client import Api, ClusterClient
 from webhook.fleet.release import RELEASE_REASONS
 from webhook.placement.settings import Action
-from webhook.serving.app import probe_port
+from webhook.serving.app import Health
 from webhook.serving.telemetry.collectors import cluster_metrics, fleet_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -119,7 +119,7 @@ def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(mak
     for each in backend.live.reflectors:
         each.health.last_contact = None if each is vms else 0.0
     vms.health.problem, vms.health.code = "virtualmachines is forbidden", 403
-    probes = ReviewClient(probe_port(Metrics(), backend.caches, dict, str, lambda: 0.0))
+    probes = ReviewClient(probe_port(Health(Metrics(), backend.caches)))
     response = probes.get("/readyz")
     assert response.status_code == 200
     assert response.json["problems"] == {"virtualmachines": "virtualmachines is forbidden"}

@@ -1,11 +1,29 @@
-"""A client of the TLS port's responses, without a socket: it builds parsed requests, and reads the responses."""
+"""A client of a port's responses, without a socket: it builds parsed requests, and reads the responses."""
 
 import json
 from time import monotonic
 from typing import Any
 
+from webhook.cluster.backend import Backend
+from webhook.placement.settings import Settings
+from webhook.serving.app import PROBE_PATHS, REVIEW_PATHS, Health, create_app, review_shortcut
 from webhook.serving.http.messages import Head, Request
 from webhook.serving.http.messages import Response as Answer
+from webhook.serving.http.wsgi import Respond, responder
+from webhook.serving.review.reviewer import Reviewer
+from webhook.serving.telemetry.metrics import Metrics
+
+
+def review_port(reviewer: Reviewer, *, shortcut: bool = True) -> Respond:
+    """Return what responds to the requests of the TLS port, with or without the shortcut for ordinary reviews."""
+    app = create_app(reviewer, Health(Metrics(), list))
+    return responder(app, REVIEW_PATHS, review_shortcut(reviewer)) if shortcut else responder(app, REVIEW_PATHS)
+
+
+def probe_port(health: Health) -> Respond:
+    """Return what responds to the requests of the plain port."""
+    settings = Settings()
+    return responder(create_app(Reviewer(Backend(decide=Exception), settings, health.metrics), health), PROBE_PATHS)
 
 
 class Response:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from tests.serving.review_client import ReviewClient
+from tests.serving.review_client import ReviewClient, probe_port, review_port
 from tests.support import paths
 from tests.support.builders import (
     catalog,
@@ -26,7 +26,7 @@ from tests.support.log_capture import capture_logs
 from tests.support.server_process import sample
 from webhook.cluster.backend import Backend, Cache, from_snapshot
 from webhook.placement.settings import Action
-from webhook.serving.app import probe_port, review_port
+from webhook.serving.app import Health
 from webhook.serving.review.admission_review import REVIEW_LIMIT
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
@@ -293,9 +293,8 @@ def test_a_passphrase_never_reaches_response_log_or_metrics(captured_log, option
 
 def probes_client(ready=True, metrics=None, stuck=0.0, problems_of=dict, caches=()):
     not_ready = "" if ready else "shutting down"
-    return ReviewClient(
-        probe_port(metrics or Metrics(), lambda: list(caches), problems_of, lambda: not_ready, lambda: stuck)
-    )
+    health = Health(metrics or Metrics(), lambda: list(caches), problems_of, lambda: not_ready, lambda: stuck)
+    return ReviewClient(probe_port(health))
 
 
 def test_readiness_reports_why_the_replica_is_unready():

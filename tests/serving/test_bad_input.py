@@ -7,7 +7,7 @@ from itertools import product
 import jsonpatch
 import pytest
 
-from tests.serving.review_client import ReviewClient
+from tests.serving.review_client import ReviewClient, review_port
 from tests.support.builders import (
     catalog,
     claim,
@@ -24,7 +24,6 @@ from tests.support.builders import (
 from tests.support.malformed import replaced, value_paths
 from tests.support.paths import REVIEWS
 from webhook.cluster.backend import from_snapshot
-from webhook.serving.app import review_port
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
 

@@ -2,7 +2,7 @@
 
 import faulthandler
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -22,9 +22,10 @@ from webhook.commands.options import connect, given, kept_option, live_options, 
 from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
-from webhook.serving.app import probe_port, review_port
+from webhook.serving.app import PROBE_PATHS, REVIEW_PATHS, Health, create_app, review_shortcut
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import AUTO, CannotListen, listen
+from webhook.serving.http.wsgi import responder
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
@@ -188,7 +189,6 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
     # A review has the API server's time.
     wall_clock = lambda: clock.now().timestamp()  # noqa: E731 (one line)
     reviewer = Reviewer(backend, settings, metrics, wall_clock=wall_clock, log_decision=log_handler.decided)
-    handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.
@@ -196,11 +196,11 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
             certificate, controller = stack.enter_context(certificate_of(bind, names, clock))
             metrics.add(partial(certificate_metrics, certificate, controller, clock))
 
-            def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
-                problems = partial(certificate_problems, certificate, controller, clock)
-                respond = probe_port(metrics, backend.caches, problems, not_ready_reason, stalled_seconds)
-                return RequestHandler(respond, body_limit=0)
-
-            Server(handler, probes, https, http, certificate, settings, backend, metrics, controller).run()
+            health = Health(metrics, backend.caches, partial(certificate_problems, certificate, controller, clock))
+            app = create_app(reviewer, health)
+            reviews = responder(app, REVIEW_PATHS, review_shortcut(reviewer))
+            handler = RequestHandler(reviews, metrics.count_response)
+            probes = RequestHandler(responder(app, PROBE_PATHS), body_limit=0)
+            Server(handler, probes, health, https, http, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate, BadCertificate) as error:
         raise BadInput(str(error)) from None

@@ -7,7 +7,6 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from threading import Event, Thread
 from typing import Any
@@ -20,6 +19,7 @@ from certs.controller import CertificateController
 from certs.serving import MEMORY_FOLDER, ServingCertificate
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
+from webhook.serving.app import Health
 from webhook.serving.http.channel import Channel
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import address_of
@@ -95,12 +95,13 @@ class _Gunicorn(BaseApplication):
 class Server(Struct, frozen=True):
     """The whole server: reviews over TLS, probes and metrics over plain HTTP.
 
-    `probes` creates the handler of the plain port. Its arguments return why the server isn't ready, and for how many
-    seconds the loop has stalled. `controller` maintains the certificates in its own thread.
+    `probes` is the handler of the plain port, and asks `health`. `controller` maintains the certificates in its own
+    thread.
     """
 
     handler: RequestHandler
-    probes: Callable[[Callable[[], str], Callable[[], float]], RequestHandler]
+    probes: RequestHandler
+    health: Health
     https: socket.socket
     http: socket.socket
     certificate: ServingCertificate
@@ -128,10 +129,9 @@ class Server(Struct, frozen=True):
             worker.loop = loop
             self.metrics.add(partial(loop_metrics, loop.connections, loop.dropped, loop.take_longest_turn))
             self.backend.start()
-            probes = self.probes(
-                lambda: "shutting down" if loop.draining else self._cert_problem(), loop.stalled_seconds
-            )
-            probe_loop = Loop(self.http, Channel, probes, max_connections=max_connections)
+            self.health.not_ready_reason = lambda: "shutting down" if loop.draining else self._cert_problem()
+            self.health.stalled_seconds = loop.stalled_seconds
+            probe_loop = Loop(self.http, Channel, self.probes, max_connections=max_connections)
             Thread(target=probe_loop.run, name="probes", daemon=True).start()
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
             Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
