@@ -74,6 +74,10 @@ test-live: venv ## run a few scenarios on the cluster of KUBECONFIG, where the w
 test-unit: venv ## run the tests that need neither the control plane nor programs that may be missing
 	$(BIN)/pytest -m 'not controlplane and not needs' $(ON_WORKERS) $(ARGS)
 
+# The scripts of the page share their names, so they are linted as one.
+SCRIPTS = $(addprefix webhook/commands/report/,data.js nodes.js matrix.js page.js)
+DENO = NO_COLOR=1 DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
+
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
 
@@ -81,10 +85,11 @@ step = @echo '· $(1)'; $(2)
 mutants: venv ## change one operator or constant of FILE at a time, and list the changes that no test catches
 	@$(BIN)/python -m tests.support.mutants $(FILE) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
-check: venv $(GO) ## check format, lint, types, layers, laws, words, Dockerfile, workflows, imports of tests, spelling, known vulnerabilities
+check: venv $(GO) ## check format, lint, types, scripts, layers, laws, words, Dockerfile, workflows, imports of tests, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
+	$(call step,scripts,$(DENO) fmt --quiet --line-width 120 --check $(SCRIPTS) && cat $(SCRIPTS) | $(DENO) lint --quiet --ext js -)
 	$(call step,layers,$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter >$(VENV)/layers || { cat $(VENV)/layers; false; })
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
 	$(call step,words,$(BIN)/pytest -qq tests/test_words.py)
@@ -97,6 +102,7 @@ check: venv $(GO) ## check format, lint, types, layers, laws, words, Dockerfile,
 format: venv ## format the code as `make check` requires
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format
+	@$(DENO) fmt --quiet --line-width 120 $(SCRIPTS)
 
 docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.decisions_list

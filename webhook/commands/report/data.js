@@ -1,5 +1,5 @@
 "use strict";
-// The report, and how its values become text. Every text reaches the page as a text node or an attribute, never as HTML.
+// The report, and how its values become text. Every text reaches the page as a text node or an attribute, not as HTML.
 // The scripts share their top-level names, in this order: data.js, nodes.js, matrix.js, page.js.
 
 const STATES = {
@@ -23,12 +23,16 @@ function parsed(json) {
 
 function take(next) {
   report = next;
-  vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
+  vms = (report.vms || []).map((vm) =>
+    Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""]))
+  );
   NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
   TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
   NFS = ((report.summary || {}).nfs || {}).text; // which VMs loopback NFS exposes, and which can leave NFS
   DATA = (report.summary || {}).data || {}; // whether the share-managers run beside a replica
-  DOMAIN = sharedDomain([...new Set([...NODES.keys(), ...vms.flatMap((vm) => [vm.node, vm.storageNode])])].filter(Boolean));
+  DOMAIN = sharedDomain(
+    [...new Set([...NODES.keys(), ...vms.flatMap((vm) => [vm.node, vm.storageNode])])].filter(Boolean),
+  );
   COLUMNS = [
     ["Namespace", (vm) => vm.namespace],
     ["VM", (vm) => vm.name],
@@ -41,7 +45,9 @@ function take(next) {
     ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
     ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
     ["If started", (vm) => vm.ifStarted.text || ""],
-    ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
+    ...(TRAFFIC
+      ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]]
+      : []),
     ["What to do", (vm) => vm.nextStep ?? vm.advice, (vm) => vm.advice], // the details have more words
   ];
 }

@@ -1,6 +1,6 @@
 "use strict";
-// Many nodes as a matrix: a row for each node where VMs run, a column for each node that serves them, and the diagonal for
-// the VMs that are together with their storage. The nodes with the most VMs that are apart come first.
+// Many nodes as a matrix: a row for each node where VMs run, a column for each node that serves them, and the diagonal
+// for the VMs that are together with their storage. The nodes with the most VMs that are apart come first.
 
 const MANY_NODES = 12; // up to this number, the nodes are boxes
 const LISTED_NODES = 36; // rows and columns, which fit in 1,400 pixels; "Show all" adds the others
@@ -47,7 +47,11 @@ function showMatrix() {
   const chosenNodes = MATRIX.all ? totals : worstNodes(cells, totals);
   const listed = names.filter((name) => chosenNodes.has(name));
   const left = byId("matrix").querySelector(".scroll")?.scrollLeft || 0;
-  byId("matrix").replaceChildren(matrixHead(cells), grid(listed, cells, totals), ...remainder(names.length, listed.length));
+  byId("matrix").replaceChildren(
+    matrixHead(cells),
+    grid(listed, cells, totals),
+    ...remainder(names.length, listed.length),
+  );
   byId("matrix").querySelector(".scroll").scrollLeft = left;
   showCell();
 }
@@ -61,19 +65,35 @@ function sortedNodes(totals) {
 // The nodes of the cells with the most VMs that are apart, or the most traffic, so that the matrix shows these cells.
 function worstNodes(cells, totals) {
   const rank = (name) => totals.get(name).apart + totals.get(name).elsewhere;
-  const apart = [...cells].flatMap(([row, of]) => [...of].filter(([column]) => !isTogether(row, column)).map(([column, vms]) => ({ row, column, load: weight(vms, false), rank: rank(row) + rank(column) })));
+  const apart = [...cells].flatMap(([row, of]) =>
+    [...of].filter(([column]) => !isTogether(row, column)).map(([column, vms]) => ({
+      row,
+      column,
+      load: weight(vms, false),
+      rank: rank(row) + rank(column),
+    }))
+  );
   apart.sort((one, other) => other.load - one.load || other.rank - one.rank);
   const found = new Set();
-  for (const name of [...apart.flatMap(({ row, column }) => [row, column]), ...sortedNodes(totals)]) if (found.size < LISTED_NODES) found.add(name);
+  for (const name of [...apart.flatMap(({ row, column }) => [row, column]), ...sortedNodes(totals)]) {
+    if (found.size < LISTED_NODES) found.add(name);
+  }
   return found;
 }
 
 function matrixHead(cells) {
-  const vmsIn = (same) => [...cells].flatMap(([row, found]) => [...found].filter(([column]) => isTogether(row, column) === same).flatMap(([, of]) => of));
+  const vmsIn = (same) =>
+    [...cells].flatMap(([row, found]) =>
+      [...found].filter(([column]) => isTogether(row, column) === same).flatMap(([, of]) => of)
+    );
   const together = vmsIn(true);
-  const first = MATRIX.when === "restarted" ? together.filter((vm) => vm.state === "Apart" && vm.ifStarted.stoppedBy).length : 0;
+  const first = MATRIX.when === "restarted"
+    ? together.filter((vm) => vm.state === "Apart" && vm.ifStarted.stoppedBy).length
+    : 0;
   const parts = [
-    `On the diagonal${cellsAnywhere(cells) ? ' and in the column "any node"' : ""}: together, ${together.length.toLocaleString("en")}`,
+    `On the diagonal${cellsAnywhere(cells) ? ' and in the column "any node"' : ""}: together, ${
+      together.length.toLocaleString("en")
+    }`,
     first ? ` (${first.toLocaleString("en")} of them need an opt-in first)` : "",
     `. Beside it: apart, ${vmsIn(false).length.toLocaleString("en")}; their traffic crosses the network.`,
     TRAFFIC ? " A deeper color means more traffic." : "",
@@ -83,7 +103,11 @@ function matrixHead(cells) {
     const pressed = String(MATRIX.when === when);
     return element("button", { type: "button", "aria-pressed": pressed, click: () => setWhen(when) }, title);
   };
-  const choices = element("div", { class: "switch", role: "group", "aria-label": "Time" }, ...Object.entries(WHEN).map(choice));
+  const choices = element(
+    "div",
+    { class: "switch", role: "group", "aria-label": "Time" },
+    ...Object.entries(WHEN).map(choice),
+  );
   return element("div", { class: "matrix-head" }, choices, element("p", { class: "hint" }, parts.join("")));
 }
 
@@ -105,15 +129,42 @@ function grid(names, cells, totals) {
   const longest = Math.max(1, ...names.map((name) => totals.get(name).together + totals.get(name).apart));
   const parts = names.flatMap((name, index) => [label("row", name, index), rowBars(totals.get(name), index, longest)]);
   parts.push(...columns.map((name, index) => label("column", name, index)));
-  for (const [row, found] of cells)
-    for (const [column, of] of found)
+  for (const [row, found] of cells) {
+    for (const [column, of] of found) {
       if (at.has(row) && across.has(column)) parts.push(cell(row, column, of, at.get(row), across.get(column), most));
-  const corner = element("div", { class: "corner", "aria-hidden": "true" }, "storage on →", element("br", {}), "VM on ↓");
-  const made = element("div", { class: "grid", role: "group", "aria-label": "Rows: where VMs run. Columns: where their storage is served.", keydown: moveInMatrix }, corner, ...parts);
+    }
+  }
+  const corner = element(
+    "div",
+    { class: "corner", "aria-hidden": "true" },
+    "storage on →",
+    element("br", {}),
+    "VM on ↓",
+  );
+  const made = element(
+    "div",
+    {
+      class: "grid",
+      role: "group",
+      "aria-label": "Rows: where VMs run. Columns: where their storage is served.",
+      keydown: moveInMatrix,
+    },
+    corner,
+    ...parts,
+  );
   const letters = Math.max(...columns.map((name) => nodeName(name).length), 8);
-  for (const [name, value] of [["--count", columns.length], ["--rows", names.length], ["--heads", `${28 + 6 * letters}px`], ["--labels", `${40 + 7.5 * letters}px`]])
+  for (
+    const [name, value] of [
+      ["--count", columns.length],
+      ["--rows", names.length],
+      ["--heads", `${28 + 6 * letters}px`],
+      ["--labels", `${40 + 7.5 * letters}px`],
+    ]
+  ) {
     made.style.setProperty(name, value);
-  const reached = made.querySelector(`.cell[data-key="${CSS.escape(MATRIX.focus)}"]`) || made.querySelector(".cell.Apart") || made.querySelector(".cell");
+  }
+  const reached = made.querySelector(`.cell[data-key="${CSS.escape(MATRIX.focus)}"]`) ||
+    made.querySelector(".cell.Apart") || made.querySelector(".cell");
   reached?.setAttribute("tabindex", "0");
   return element("div", { class: "scroll" }, made);
 }
@@ -130,7 +181,9 @@ function moveInMatrix(event) {
   }[event.key];
   if (!isNext || x === undefined) return;
   const far = (cell) => Math.abs(of(cell)[1] - y) * 1000 + Math.abs(of(cell)[0] - x);
-  const [next] = [...event.currentTarget.querySelectorAll(".cell")].filter(isNext).sort((one, other) => far(one) - far(other));
+  const [next] = [...event.currentTarget.querySelectorAll(".cell")].filter(isNext).sort((one, other) =>
+    far(one) - far(other)
+  );
   event.preventDefault();
   if (!next) return;
   event.target.setAttribute("tabindex", "-1");
@@ -141,11 +194,12 @@ function moveInMatrix(event) {
 
 function deepest(cells) {
   const most = { together: DEPTHS, apart: TRAFFIC ? 1 : DEPTHS }; // a single VM is never drawn in the deepest shade
-  for (const [row, found] of cells)
+  for (const [row, found] of cells) {
     for (const [column, of] of found) {
       const kind = isTogether(row, column) ? "together" : "apart";
       most[kind] = Math.max(most[kind], weight(of, isTogether(row, column)));
     }
+  }
   return most;
 }
 
@@ -157,12 +211,24 @@ function weight(of, together) {
 function cell(row, column, of, y, x, most) {
   const together = isTogether(row, column);
   const share = weight(of, together) / most[together ? "together" : "apart"];
-  const depth = Math.max(1, Math.ceil(DEPTHS * (TRAFFIC && !together ? Math.sqrt(share) : share))); // few VMs make most of the traffic
+  // Few VMs make most of the traffic.
+  const depth = Math.max(1, Math.ceil(DEPTHS * (TRAFFIC && !together ? Math.sqrt(share) : share)));
   const title = cellTitle(row, column, of);
   const chosenCell = MATRIX.cell && MATRIX.cell.row === row && MATRIX.cell.column === column;
-  const attributes = { type: "button", class: `cell ${together ? "Together" : "Apart"}`, "data-depth": depth, title, "aria-label": title, tabindex: "-1" };
+  const attributes = {
+    type: "button",
+    class: `cell ${together ? "Together" : "Apart"}`,
+    "data-depth": depth,
+    title,
+    "aria-label": title,
+    tabindex: "-1",
+  };
   const open = () => openCell({ row, column });
-  const made = element("button", { ...attributes, "aria-pressed": String(Boolean(chosenCell)), click: open }, of.length > 1 || together ? of.length : "");
+  const made = element(
+    "button",
+    { ...attributes, "aria-pressed": String(Boolean(chosenCell)), click: open },
+    of.length > 1 || together ? of.length : "",
+  );
   Object.assign(made.dataset, { row, column, key: `${row}/${column}` });
   made.style.setProperty("--x", x);
   made.style.setProperty("--y", y);
@@ -183,7 +249,10 @@ function nodeName(name) {
 function label(kind, name, index) {
   const problem = nodeProblem(name);
   const mark = problem ? element("span", { class: "problem", title: problem }, "!") : "";
-  const made = element("div", { class: `label ${kind}`, title: [name || nodeName(name), problem].filter(Boolean).join(", ") }, element("span", {}, mark, nodeName(name)));
+  const made = element("div", {
+    class: `label ${kind}`,
+    title: [name || nodeName(name), problem].filter(Boolean).join(", "),
+  }, element("span", {}, mark, nodeName(name)));
   made.style.setProperty("--at", index);
   return made;
 }
@@ -194,7 +263,13 @@ function rowBars({ together, apart }, index, longest) {
     made.style.width = `${Math.round((BAR * count) / longest)}px`;
     return made;
   };
-  const made = element("div", { class: "total" }, bar("Together", together), bar("Apart", apart), element("span", {}, `${apart} of ${together + apart} apart`));
+  const made = element(
+    "div",
+    { class: "total" },
+    bar("Together", together),
+    bar("Apart", apart),
+    element("span", {}, `${apart} of ${together + apart} apart`),
+  );
   made.style.setProperty("--at", index);
   return made;
 }
@@ -214,8 +289,12 @@ function remainder(all, listed) {
 function openCell(of) {
   const same = of && MATRIX.cell && MATRIX.cell.row === of.row && MATRIX.cell.column === of.column;
   MATRIX.cell = same ? null : of;
-  for (const button of byId("matrix").querySelectorAll(".cell"))
-    button.setAttribute("aria-pressed", Boolean(MATRIX.cell) && button.dataset.row === of.row && button.dataset.column === of.column);
+  for (const button of byId("matrix").querySelectorAll(".cell")) {
+    button.setAttribute(
+      "aria-pressed",
+      Boolean(MATRIX.cell) && button.dataset.row === of.row && button.dataset.column === of.column,
+    );
+  }
   showCell();
   link();
 }
@@ -223,7 +302,9 @@ function openCell(of) {
 function showCell() {
   const { row, column } = MATRIX.cell || {};
   const found = MATRIX.cell ? shown.filter((vm) => isServed(vm) && String(place(vm)) === String([row, column])) : [];
-  const parts = found.length ? [element("h2", {}, cellTitle(row, column, found)), element("ul", {}, ...found.map(vmItem))] : [];
+  const parts = found.length
+    ? [element("h2", {}, cellTitle(row, column, found)), element("ul", {}, ...found.map(vmItem))]
+    : [];
   byId("members").hidden = !found.length;
   byId("members").replaceChildren(...parts);
   byId("members").querySelector("li button")?.setAttribute("tabindex", "0");

@@ -87,7 +87,14 @@ function bars(requested) {
   const parts = Object.entries(requested || {}).map(([resource, share]) => {
     const percent = Math.round(100 * Number(share));
     const label = `${resource}: ${percent} % requested`;
-    const attributes = { role: "meter", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": percent, "aria-label": label, title: label };
+    const attributes = {
+      role: "meter",
+      "aria-valuemin": 0,
+      "aria-valuemax": 100,
+      "aria-valuenow": percent,
+      "aria-label": label,
+      title: label,
+    };
     const bar = element("span", { class: percent >= 90 ? "bar full" : "bar", ...attributes }, element("i", {}));
     bar.firstChild.style.width = `${Math.min(percent, 100)}%`;
     return element("div", {}, element("span", {}, resource), bar, element("span", {}, `${percent} %`));
@@ -103,7 +110,14 @@ function drain(name, found) {
   ];
   const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : ", not safe"}`;
   const toggle = ({ target }) => (target.open ? drains.add(name) : drains.delete(name), drawLines());
-  return [element("details", { class: "drain", open: drains.has(name) ? "" : null, toggle }, element("summary", {}, title), ...rows.map((row) => element("p", {}, row)))];
+  return [
+    element(
+      "details",
+      { class: "drain", open: drains.has(name) ? "" : null, toggle },
+      element("summary", {}, title),
+      ...rows.map((row) => element("p", {}, row)),
+    ),
+  ];
 }
 
 function vmItem(vm) {
@@ -112,7 +126,12 @@ function vmItem(vm) {
   const attributes = { type: "button", class: `vm ${known(vm.state)}`, title, "aria-label": title, tabindex: "-1" };
   const pressed = String(vm === chosen.selected);
   const text = element("span", { class: "text" }, vm.name);
-  const button = element("button", { ...attributes, "aria-pressed": pressed, click: () => select(vm) }, mark(vm.state), text);
+  const button = element(
+    "button",
+    { ...attributes, "aria-pressed": pressed, click: () => select(vm) },
+    mark(vm.state),
+    text,
+  );
   buttons.set(vm, button);
   return element("li", {}, button);
 }
@@ -143,7 +162,16 @@ function drawLines() {
   const groups = [...pairs].map(([key, count]) => line(...JSON.parse(key), count, most, origin));
   const own = chosen.selected && isApart(chosen.selected) ? buttons.get(chosen.selected) : null;
   if (own) groups.push(ownLine(own, boxes.get(chosen.selected.storageNode), origin));
-  const arrow = drawn("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" });
+  const arrow = drawn("marker", {
+    id: "arrow",
+    viewBox: "0 0 8 8",
+    refX: 7,
+    refY: 4,
+    markerWidth: 9,
+    markerHeight: 9,
+    markerUnits: "userSpaceOnUse",
+    orient: "auto",
+  });
   arrow.append(drawn("path", { d: "M0 0 8 4 0 8Z" }));
   canvas.replaceChildren(arrow, ...groups.filter(Boolean));
   canvas.classList.toggle("crowded", pairs.size > CROWDED);
@@ -198,13 +226,20 @@ function route(from, to) {
 }
 
 function curve(...points) {
-  const [[x0, y0], [x1, y1], [x2, y2], [x3, y3]] = points.map((point) => point.map((part) => Math.round(part * 10) / 10));
+  const [[x0, y0], [x1, y1], [x2, y2], [x3, y3]] = points.map((point) =>
+    point.map((part) => Math.round(part * 10) / 10)
+  );
   const label = (a, b, c, d) => 0.274 * a + 0.444 * b + 0.239 * c + 0.043 * d; // nearer to the start: at 0.35
-  return { path: `M${x0} ${y0}C${x1} ${y1} ${x2} ${y2} ${x3} ${y3}`, x: label(x0, x1, x2, x3), y: label(y0, y1, y2, y3) };
+  return {
+    path: `M${x0} ${y0}C${x1} ${y1} ${x2} ${y2} ${x3} ${y3}`,
+    x: label(x0, x1, x2, x3),
+    y: label(y0, y1, y2, y3),
+  };
 }
 
 function highlight(name) {
   byId("lines").classList.toggle("some", name !== null || Boolean(byId("lines").querySelector(".own")));
-  for (const group of byId("lines").querySelectorAll("g"))
+  for (const group of byId("lines").querySelectorAll("g")) {
     group.classList.toggle("lit", name === group.dataset.from || name === group.dataset.to);
+  }
 }

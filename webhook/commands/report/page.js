@@ -3,7 +3,9 @@
 
 function showSummary() {
   const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
-  byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join("; ");
+  byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join(
+    "; ",
+  );
   byId("shares").replaceChildren();
   for (const [state, listed] of counted(vms)) {
     const count = summary[state[0].toLowerCase() + state.slice(1)] ?? listed;
@@ -15,8 +17,10 @@ function showSummary() {
 
 function showSource(problem) {
   const { cluster, source, time, warnings = [] } = report;
-  const when = time && new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: INTERVAL ? "medium" : "short" });
-  byId("source").textContent = [cluster || source, when, ...warnings, problem && `not updated since: ${problem}`].filter(Boolean).join(", ");
+  const when = time &&
+    new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: INTERVAL ? "medium" : "short" });
+  byId("source").textContent = [cluster || source, when, ...warnings, problem && `not updated since: ${problem}`]
+    .filter(Boolean).join(", ");
   byId("source").classList.toggle("problem", Boolean(problem || warnings.length));
 }
 
@@ -26,12 +30,19 @@ function addFilters() {
       chosen.states.has(state) ? chosen.states.delete(state) : chosen.states.add(state);
       showOthers();
     };
-    const attributes = { type: "button", "data-state": state, title: STATES[state][2], "aria-pressed": "false", click: toggle };
+    const attributes = {
+      type: "button",
+      "data-state": state,
+      title: STATES[state][2],
+      "aria-pressed": "false",
+      click: toggle,
+    };
     byId("states").append(element("button", attributes, mark(state), ` ${words(state)} `, element("b", {}, count)));
   }
   byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
-  for (const field of ["name", "node"])
+  for (const field of ["name", "node"]) {
     byId(field).addEventListener("input", (event) => choose(field, event.target.value.trim().toLowerCase()));
+  }
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("reset", () => {
     Object.assign(chosen, { namespace: "", name: "", node: "" });
@@ -82,7 +93,7 @@ function show() {
 // The table
 
 let rowLimit = 500; // rows; each thousand more takes about a second, and "Show all" adds them
-const LONG = new Set(["Claim", "If started", "What to do", "NFS"]); // columns of one line each: the details have the rest
+const LONG = new Set(["Claim", "If started", "What to do", "NFS"]); // columns of one line: the details have the rest
 
 function showTable(limit = rowLimit) {
   const read = COLUMNS[chosen.sort][1];
@@ -91,11 +102,22 @@ function showTable(limit = rowLimit) {
   const table = element(
     "table",
     { role: "table" },
-    element("caption", {}, `VMs, the nodes on which they run, and the nodes of their share-managers${DOMAIN ? `, without their domain ${DOMAIN}` : ""}`),
+    element(
+      "caption",
+      {},
+      `VMs, the nodes on which they run, and the nodes of their share-managers${
+        DOMAIN ? `, without their domain ${DOMAIN}` : ""
+      }`,
+    ),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
     element("tbody", { role: "rowgroup" }, ...sorted.slice(0, limit).map(tableRow)),
   );
-  const rest = element("p", { class: "hint" }, `${limit} of ${plural(sorted.length, "VM")}. `, element("button", { type: "button", click: () => showTable((rowLimit = Infinity)) }, "Show all"));
+  const rest = element(
+    "p",
+    { class: "hint" },
+    `${limit} of ${plural(sorted.length, "VM")}. `,
+    element("button", { type: "button", click: () => showTable(rowLimit = Infinity) }, "Show all"),
+  );
   buttons.clear();
   for (const button of table.querySelectorAll("tbody button")) buttons.set(button.vm, button);
   byId("table").replaceChildren(sortChoice(), table, ...(sorted.length <= limit ? [] : [rest]));
@@ -104,7 +126,9 @@ function showTable(limit = rowLimit) {
 
 // A phone shows the rows as cards, without the column headers.
 function sortChoice() {
-  const options = COLUMNS.map(([title], index) => element("option", { value: index, selected: index === chosen.sort ? "" : null }, title));
+  const options = COLUMNS.map(([title], index) =>
+    element("option", { value: index, selected: index === chosen.sort ? "" : null }, title)
+  );
   const change = (event) => {
     Object.assign(chosen, { sort: Number(event.target.value), ascending: true });
     showTable();
@@ -128,7 +152,11 @@ function columnHeader([title], index) {
 function tableRow(vm) {
   const cells = COLUMNS.map(([title, read], index) => {
     const attributes = index === 1 ? { scope: "row", role: "rowheader" } : { role: "cell" };
-    return element(index === 1 ? "th" : "td", { ...attributes, "data-label": title, title: LONG.has(title) ? read(vm) : null }, ...tableCell(title, read(vm), vm));
+    return element(index === 1 ? "th" : "td", {
+      ...attributes,
+      "data-label": title,
+      title: LONG.has(title) ? read(vm) : null,
+    }, ...tableCell(title, read(vm), vm));
   });
   return element("tr", { role: "row" }, ...cells);
 }
@@ -137,7 +165,11 @@ function tableCell(title, value, vm) {
   if (title === "State") return [element("span", {}, mark(vm.state), ` ${value}`)];
   if (title === "Node" || title === "Storage") return [shortNode(value)];
   if (title !== "VM") return [value];
-  const button = element("button", { type: "button", "aria-pressed": String(vm === chosen.selected), click: () => select(vm) }, value);
+  const button = element("button", {
+    type: "button",
+    "aria-pressed": String(vm === chosen.selected),
+    click: () => select(vm),
+  }, value);
   return [Object.assign(button, { vm })];
 }
 
@@ -150,8 +182,14 @@ function select(vm) {
   panel.hidden = !chosen.selected;
   if (chosen.selected) {
     const facts = COLUMNS.slice(2).map(([title, read, detail = read]) => [title, detail(vm)]);
-    const rows = facts.filter(([, value]) => value !== "").flatMap(([title, value]) => [element("dt", {}, title), element("dd", {}, value)]);
-    const close = element("button", { type: "button", class: "close", "aria-label": "Close", click: closeDetails }, "×");
+    const rows = facts.filter(([, value]) => value !== "").flatMap((
+      [title, value],
+    ) => [element("dt", {}, title), element("dd", {}, value)]);
+    const close = element(
+      "button",
+      { type: "button", class: "close", "aria-label": "Close", click: closeDetails },
+      "×",
+    );
     const title = element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`);
     panel.replaceChildren(close, title, element("dl", {}, ...rows), ...commandsFor(vm).map(copyable));
   }
@@ -250,9 +288,15 @@ function follow() {
   chosen.states = new Set((of.get("state") || "").split(",").filter((state) => Object.hasOwn(STATES, state)));
   const sort = (of.get("sort") || "").replace("-", "");
   const index = COLUMNS.findIndex(([title]) => title === (sort || START.sort));
-  Object.assign(chosen, { sort: Math.max(0, index), ascending: sort ? !of.get("sort").startsWith("-") : START.ascending });
+  Object.assign(chosen, {
+    sort: Math.max(0, index),
+    ascending: sort ? !of.get("sort").startsWith("-") : START.ascending,
+  });
   const [row, column] = (of.get("cell") || "").split("/");
-  Object.assign(MATRIX, { when: Object.hasOwn(WHEN, of.get("when")) ? of.get("when") : "now", cell: column === undefined ? null : { row, column } });
+  Object.assign(MATRIX, {
+    when: Object.hasOwn(WHEN, of.get("when")) ? of.get("when") : "now",
+    cell: column === undefined ? null : { row, column },
+  });
   listNamespaces();
   const selected = vms.find((vm) => keyOf(vm) === of.get("vm")) || null;
   chosen.selected = null;
@@ -301,7 +345,7 @@ function update(json) {
 
 const INTERVAL = 1000 * Number(byId("report").dataset.interval); // milliseconds; 0 in a file
 const START = { sort: COLUMNS[chosen.sort][0], ascending: chosen.ascending };
-addEventListener("beforeprint", () => showTable(Infinity)); // paper gets the table: lines and scrolled cells would mislead
+addEventListener("beforeprint", () => showTable(Infinity)); // paper gets the table: scrolled cells would mislead
 addEventListener("hashchange", follow);
 byId("members").addEventListener("keydown", moveFocus);
 showSource();
