@@ -124,7 +124,7 @@ class Cluster:
             server.put(named("Namespace", name, labels={"kubernetes.io/metadata.name": name}))
         server.put(named("Service", "webhook", NAME, spec={"selector": LABELS}))
         server.put(deployment(), replica("a"), replica("b"), longhorn("v1.11.2"), kubevirt(), CONTROLLER)
-        server.put(node(allocatable={"pods": "110"}), *storage())
+        server.put(node(allocatable={"pods": "110"}), node("node-b"), *storage())
         server.put(virtual_machine("vm1", "shop", annotations={OPT_IN: "true"}))
         server.script("post", "pods", WITH_DECISION)
         server.script("get", "pods", readyz(cache()), readyz(cache("nodes", 12.0)))
