@@ -35,7 +35,7 @@ COMMANDS = {  # in the order of an operator's work
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "certs": "webhook.commands.certs",  # show and renew the certificates
-    "help": "webhook.commands.help",  # print the help of a command
+    "help": "webhook.cli",  # print the help of a command
     "version": "webhook.commands.version",  # print the versions of this command and of the webhook
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
 }
@@ -93,6 +93,28 @@ def commands(context: click.Context) -> None:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     # Otherwise, click colors a terminal (https://no-color.org).
     context.color = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
+
+
+@click.command("help", short_help="print the help of a command")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Print the help of all commands, or of one, as --help does.
+
+    \b
+    Examples:
+      kubevirt-scheduler help
+      kubevirt-scheduler help report
+      kubevirt-scheduler help certs status
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    above = context.find_root()
+    for word in words:
+        group = above.command
+        command = group.get_command(above, word) if isinstance(group, click.Group) else None
+        if command is None:
+            raise click.UsageError(f"no command {' '.join(words)!r}; to list all: kubevirt-scheduler help")
+        above = click.Context(command, info_name=word, parent=above)
+    click.echo(above.get_help())
 
 
 class PluginHelp(click.HelpFormatter):
