@@ -57,6 +57,7 @@ default/cms   node-b   I/O pauses   its share-manager may start on any node
 
 I/O pauses until the new share-manager runs, and then for at most 90 s, until all NFS clients are back. Before
 1.9, KubeVirt may restart a VM whose I/O pauses for 30 s.
+With evictionStrategy: LiveMigrate, KubeVirt would migrate default/web.
 
 Order:
   kubectl cordon node-a
@@ -119,7 +120,7 @@ def test_the_json_has_the_same_rows_and_knows_fast_failover(snapshot: Path, tmp_
     assert (in_order["text"], in_order["after"]) == ("Migrates, then I/O pauses", "Together")
     assert found["vms"][1]["events"][0]["until"] == "somebody acts"
     assert found["order"][0] == {"command": "kubectl cordon node-a", "comment": ""}
-    assert len(found["notes"]) == 1
+    assert len(found["notes"]) == 2
     fast = API | {"metadata": {"name": "rwx-volume-fast-failover"}, "value": "true"}
     file = write_manifests(tmp_path, fast, name="setting.yaml")
     result = run("drain-check", "node-a", "--snapshot", snapshot, "--snapshot", file, "-o", "json")

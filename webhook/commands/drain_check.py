@@ -15,7 +15,7 @@ from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.events import Effect, Event, reasons_of, words_of
 from webhook.fleet.simulation.state import Site
 from webhook.fleet.states import Status
-from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.fields import JsonObject, has_condition, printable, text
 from webhook.placement.objects.longhorn import FAST_FAILOVER, VERSION_SETTING
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
@@ -168,6 +168,8 @@ def _notes(drain: Drain, inventory: Inventory) -> list[str]:
         # `nfsConfig` in https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
         seconds = 30 if setting(FAST_FAILOVER) == "true" else 90
         notes = [PAUSE.format(seconds)]
+    if stay := ["/".join(each.status.machine.key) for each in drain.vms if _lacks_strategy(each, drain)]:
+        notes.append(f"With evictionStrategy: LiveMigrate, KubeVirt would migrate {', '.join(stay)}")
     known = {
         "poddisruptionbudgets": inventory.budgets,
         "replicas.longhorn.io": inventory.store.replicas,
@@ -176,6 +178,14 @@ def _notes(drain: Drain, inventory: Inventory) -> list[str]:
     }
     missing = ", ".join(name for name, found in known.items() if not found)
     return notes + [f"Nothing is known of these, maybe because you may not list them: {missing}"] * bool(missing)
+
+
+def _lacks_strategy(affected: Affected, drain: Drain) -> bool:
+    """Return whether a VM is interrupted only because no eviction strategy asks KubeVirt to migrate it."""
+    vmi, node = affected.status.machine.vmi, affected.status.node
+    strategy = text(vmi, "spec", "evictionStrategy") or drain.site.strategy or "None"
+    goes = affected.interrupted and node in drain.nodes and has_condition(vmi, "LiveMigratable")
+    return goes and strategy == "None"
 
 
 def _render(found: JsonObject) -> str:
