@@ -287,7 +287,7 @@ def a_share_manager_that_takes_minutes(it: Situation) -> None:
 def a_share_manager_without_a_node(it: Situation) -> None:
     volume = it.disk("vm", it.a, only=it.a)
     it.vm("vm", "vm", host=it.a)
-    it.wait(lambda: it.reported("vm")["state"] == "Together", "a VM beside its storage")
+    it.wait(lambda: it.explained("vm")["vm"]["state"] == "Together", "a VM beside its storage")
     it.run(f"kubectl cordon {it.a}")
     it.run(f"kubectl delete pod share-manager-{volume} -n {it.longhorn.namespace} --grace-period=0 --force")
     said = it.is_advised("vm", "Let a node run it: ")

@@ -155,30 +155,27 @@ class Situation:
         assert ended.exit_code == 0, f"{command}: {ended.stdout[-300:]}{ended.stderr}"
         return ended
 
-    def reported(self, vm: str) -> Any:
-        """Return a VM of the report."""
-        vms = json.loads(self.run(f"kubevirt-scheduler report -n {self.namespace} -o json").stdout)["vms"]
-        return next((each for each in vms if each["name"] == vm), {"state": "", "advice": "", "commands": []})
+    def explained(self, vm: str) -> Any:
+        """Return what `explain` says of a VM. Its key `vm` is the VM in `report`."""
+        (found,) = json.loads(self.run(f"kubevirt-scheduler explain vm {vm} -n {self.namespace} -o json").stdout)
+        return found
 
-    def said(self, vm: str) -> str:
-        """Return what `report` and `explain` advise about a VM."""
-        (explained,) = json.loads(self.run(f"kubevirt-scheduler explain vm {vm} -n {self.namespace} -o json").stdout)
+    def said(self, explained: Any) -> str:
+        """Return the advice of `explain` and `report`, a line each."""
         findings = [each["text"] for step in explained["steps"] for each in step["findings"]]
-        said = "\n".join([self.reported(vm)["advice"], *explained["advice"], *findings])
-        self.log[:] = [
-            *(line for line in self.log if not line.startswith("said: ")),
-            "said: " + "\n".join(said.splitlines()[:3]),
-        ]
+        said = "\n".join([*explained["advice"], explained["vm"]["nextStep"], *findings])
+        self.log[:] = [*(line for line in self.log if not line.startswith("said: ")), f"said: {explained['advice']}"]
         return said
 
     def is_advised(self, vm: str, advice: str) -> str:
         """Wait until an advice is given about a VM, and return what is said. It counts as followed from now on."""
         self.followed.add(advice)
-        return str(
-            self.wait(
-                lambda: said if advice.lower() in (said := self.said(vm)).lower() else "", f"the advice {advice!r}"
-            )
-        )
+
+        def words() -> str:
+            said = self.said(self.explained(vm))
+            return said if advice.lower() in said.lower() else ""
+
+        return str(self.wait(words, f"the advice {advice!r}"))
 
     def follow(self, vm: str, advice: str, *commands: str) -> None:
         """Wait until an advice is given, and run its commands: those that it names, or else these."""
@@ -203,10 +200,9 @@ class Situation:
         """Wait until a VM runs in this state, and nothing that was advised is said any more."""
 
         def is_as_promised() -> bool:
-            if self.reported(vm)["state"] != state:
-                return False
-            said = self.said(vm)
-            return not any(advice.lower() in said.lower() for advice in gone or self.followed)
+            explained = self.explained(vm)
+            said = self.said(explained).lower()
+            return explained["vm"]["state"] == state and not any(each.lower() in said for each in gone or self.followed)
 
         self.wait(is_as_promised, f"VM {vm} {state}, without the advice")
         self.wait_runs(vm)
