@@ -16,6 +16,7 @@ from webhook.fleet.relocation.rules import Move
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
+from webhook.fleet.simulation.places import where
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
 from webhook.fleet.simulation.steps import (
     NO_SERVER,
@@ -25,7 +26,6 @@ from webhook.fleet.simulation.steps import (
     is_servable,
     targets_of,
     was_replaced,
-    where,
 )
 from webhook.fleet.states import Status, assess
 from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command

@@ -5,7 +5,7 @@ lose their node, the webhook steers them to a VM, KubeVirt starts VMs that were 
 the pods that used a share-manager which it has replaced.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -17,23 +17,20 @@ from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.relocation.plan import make_plan
 from webhook.fleet.relocation.rules import Move, target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
+from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
 from webhook.fleet.states import assess, decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import place_share_manager
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.reasons import Outcome
 
-# The guard doesn't risk these, but the scheduler may place the pod.
-_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
-_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
-NO_NODE, NO_SERVER = "no other node can run it", "no other node can run its share-manager"
+NO_SERVER = "no other node can run its share-manager"
 FEW = "its PodDisruptionBudget allows too few evictions"
 
 
@@ -108,7 +105,7 @@ def _migrate(state: State, step: Step) -> State:
     return state
 
 
-def _migrated(vm: Vm, places: "Places", state: State, why: str = "") -> Vm:
+def _migrated(vm: Vm, places: Places, state: State, why: str = "") -> Vm:
     """Return a VM after its migration. One that may find no node also may stay where it is."""
     nodes = places.nodes if places.sure else (*places.nodes, *vm.nodes)
     return replace(_placed(vm, nodes, vm.pod, state, why or where(places.nodes)), sure=places.sure)
@@ -222,7 +219,7 @@ def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
     created = Manifest(before_scheduling(manifest or {}), pod.namespace)
-    places = _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
+    places = find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
     return not manifest or bool(places.nodes)
 
 
@@ -272,56 +269,19 @@ def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "
     return replace(vm, pod=pod, nodes=nodes, phase=Phase.RUNS, placed_at=state.step, halted=False, why=why, sure=True)
 
 
-class Places(Struct, frozen=True):
-    """The nodes that can run a pod."""
-
-    nodes: tuple[str, ...] = ()
-    sure: bool = False  # one of them can, wherever other VMs go
-    problem: str = NO_NODE  # why none of them can
-    pod: Pod | None = None  # the pod
-
-
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
     """Return the nodes to which KubeVirt can migrate a VM. `others` has all other VMs, wherever they may be."""
     if why_not_migrated(vm, state) or vm.machine.target is None:
         return Places()
     machine, others = vm.machine, others or state.crowded_catalog(vm.key)
-    return _places(lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most)
+    return find_places(
+        lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most
+    )
 
 
 def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
     created = Manifest(mapping(vm.machine.template), vm.machine.namespace)
-    return _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
-
-
-def _places(
-    candidate: Callable[[str, Catalog], Candidate],
-    catalog: Catalog,
-    others: Catalog | None,
-    most: int | None,
-    among: Collection[str] = (),
-) -> Places:
-    """Return the first nodes that pass the scheduler's rules, by their names; of those `among` which, or of all."""
-    passing, failures = list[Candidate](), list[str]()
-    for node in sorted(among or (each.name for each in catalog.all_nodes())):
-        found = candidate(node, catalog)
-        failed = first_failed_check(found, _CHECKS)
-        if failed is None:
-            passing.append(found)
-            if len(passing) == most:
-                break
-        elif failed.reason is not Reason.NODE_CORDONED:
-            failures.append(f"{node} {failed.detail}")
-    if not passing:
-        return Places(problem=": ".join([NO_NODE, *failures[:1]]))
-    nodes = tuple(each.node_name for each in passing)
-    sure = others is None or any(first_failed_check(candidate(node, others), _CHECKS) is None for node in nodes)
-    return Places(nodes, sure, "", passing[0].pod_facts)
-
-
-def where(targets: Sequence[str]) -> str:
-    """Return a phrase for the nodes that a VM may be on."""
-    return f"to {targets[0]}" + (f" or {len(targets) - 1} more" if targets[1:] else "")
+    return find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
 
 
 def _start_waiting(state: State) -> State:
@@ -358,7 +318,7 @@ def _place_servers(state: State) -> State:
 def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    fitting = partial(_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
+    fitting = partial(find_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
     nodes = fitting(state.most).nodes
     if not nodes:
         return replace(server, why=NO_SERVER)
@@ -382,7 +342,7 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
 def is_servable(volume: str, state: State) -> bool:
     """Return whether a node can run the next share-manager of a volume now."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    return bool(_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
+    return bool(find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
 
 
 def is_enforced(vm: Vm) -> bool:
