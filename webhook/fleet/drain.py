@@ -185,7 +185,7 @@ def _migrate(state: State, nodes: Sequence[str]) -> Iterator[Step]:
     """Migrate VMs before the drain takes their share-managers, so that these follow them."""
     for vm in _on(state, nodes):
         if not has_backup(vm) and (targets := targets_of(vm, state).nodes):
-            step = Step(Action.MIGRATE, vms=(vm.key,), why=_if_there(vm, nodes) + where(targets))
+            step = Step(Action.MIGRATE, tuple(nodes), (vm.key,), _if_there(vm, nodes) + where(targets))
             state = apply(state, step)
             yield step
 
@@ -210,14 +210,15 @@ def _preparation(vm: Vm, state: State, drained: State, drain: Step) -> Step | No
     parts = later.starts > vm.starts and drained.is_together(later) is None
     if refusal is None and not parts:
         return None
-    restart = Step(Action.RESTART, vms=(vm.key,), why=_if_there(vm, drain.nodes) + "it cannot migrate")
+    restart = Step(Action.RESTART, drain.nodes, (vm.key,), _if_there(vm, drain.nodes) + "it cannot migrate")
     restarted = apply(state, restart)
     if not can_restart(vm) or not restarted.vms[vm.key].nodes:
-        return None if refusal is None else Step(Action.STOP, vms=(vm.key,), why=_if_there(vm, drain.nodes) + refusal)
+        stop = Step(Action.STOP, drain.nodes, (vm.key,), _if_there(vm, drain.nodes) + (refusal or ""))
+        return stop if refusal is not None else None
     after = apply(restarted, drain)
     follows = after.is_together(after.vms[vm.key]) and not after.vms[vm.key].at_risk
     if refusal is None:
-        restart = replace(restart, why="so that its share-manager follows it")
+        restart = replace(restart, why=_if_there(vm, drain.nodes) + "so that its share-manager follows it")
     return restart if follows or refusal is not None else None
 
 

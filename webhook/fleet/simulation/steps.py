@@ -51,7 +51,7 @@ class Step(Struct, frozen=True):
     """A step: what is done to nodes, or to VMs."""
 
     action: Action
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # of a step for VMs: they must run on one of these; empty for any
     vms: tuple[Key, ...] = ()
     why: str = ""  # for the operator
 
@@ -101,7 +101,7 @@ def _migrate(state: State, step: Step) -> State:
     for key in step.vms:
         vm = state.vms[key]
         if (places := targets_of(vm, state)).nodes:
-            state = state.with_vm(_migrated(vm, places, state))
+            state = _or_elsewhere(state.with_vm(_migrated(vm, places, state)), vm, step)
     return state
 
 
@@ -113,14 +113,16 @@ def _migrated(vm: Vm, places: Places, state: State, why: str = "") -> Vm:
 
 def _restart(state: State, step: Step) -> State:
     for key in step.vms:
-        state = _next_pod(_ended(state, state.vms[key], ""), key)
+        vm = state.vms[key]
+        state = _or_elsewhere(_next_pod(_ended(state, vm, ""), key), vm, step)
     return state
 
 
 def _stop(state: State, step: Step) -> State:
     for key in step.vms:
-        state = _ended(state, state.vms[key], step.why, Phase.STOPPED)
-        state = state.with_vm(replace(state.vms[key], halted=True))
+        vm = state.vms[key]
+        state = _ended(state, vm, step.why, Phase.STOPPED)
+        state = _or_elsewhere(state.with_vm(replace(state.vms[key], halted=True)), vm, step)
     return state
 
 
@@ -141,15 +143,13 @@ def _drain(state: State, step: Step) -> State:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
         state = _after_the_race(before, state, vm.key)
-    doubtful = [vm for vm in evicted if not set(vm.nodes) <= set(step.nodes)]
-    for vm in doubtful:
-        state = state.with_vm(_perhaps_evicted(vm, state.vms[vm.key], step.nodes))
-    deleted = (vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
-    late, elsewhere = budgets.late(deleted), frozenset(vm.key for vm in doubtful)
+    late = budgets.late(vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
+    for vm in evicted:
+        state = _or_elsewhere(state, vm, step)
     waits = dict(_waiting_pods(state, step.nodes, budgets))
     contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
-    state = replace(state, waits=waits, contested=contested, late=late, elsewhere=elsewhere, refused=refused)
+    state = replace(state, waits=waits, contested=contested, late=late, refused=refused)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
             stays = tuple(node for node in server.nodes if node not in step.nodes)
@@ -158,12 +158,17 @@ def _drain(state: State, step: Step) -> State:
     return state
 
 
-def _perhaps_evicted(old: Vm, new: Vm, drained: Sequence[str]) -> Vm:
-    """Return a VM after the eviction of its pod from a drained node, or on another one of its nodes."""
-    nodes = tuple(node for node in old.nodes if node not in drained)
+def _or_elsewhere(state: State, old: Vm, step: Step) -> State:
+    """Return the state in which a step has met a VM on one of the step's nodes, or the VM ran on another one."""
+    nodes = tuple(node for node in old.nodes if node not in step.nodes)
+    if not step.nodes or not nodes:
+        return state
+    new = state.vms[old.key]
     if new.phase is Phase.RUNS:
-        return replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
-    return replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, may_stop=True)
+        new = replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
+    else:
+        new = replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, halted=new.halted, may_stop=True)
+    return replace(state.with_vm(new), elsewhere=state.elsewhere | {old.key})
 
 
 def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
