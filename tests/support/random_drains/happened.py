@@ -108,4 +108,5 @@ def _wrong_ends(fleet: Fleet, vm: Plan, event: Any, spans: Sequence[Span]) -> It
         if over is not (index >= ends):
             words = f"said {event['effect']} until {event['until']}"
             yield f"{words}; after steps {span.steps}, that is {'over' if over else 'not over'}"
+        if over or index >= ends:  # it may happen again
             return
