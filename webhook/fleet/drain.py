@@ -38,6 +38,7 @@ _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _MOVES = (Effect.MIGRATES, Effect.RESTARTS)
 _LASTING = frozenset({Effect.IO_HANGS, Effect.STOPS, Effect.BLOCKS})
 MAY_DELETE = "Longhorn may delete its pod once the new share-manager runs"
+MAY_UNPLUG = "Longhorn may delete the pod that mounts its hotplugged disk, and KubeVirt creates it again"
 RECREATE = "; create it again from its manifest afterwards"
 DRAIN = "--ignore-daemonsets --delete-emptydir-data"
 COMMANDS = {Action.MIGRATE: migrate_command, Action.RESTART: restart_command, Action.STOP: stop_command}
@@ -336,8 +337,12 @@ def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Eve
     if started and old.pod.key in after.late:  # its share-managers may be lost before its pod is evicted
         pauses = _of_volumes(new.volumes, before, after, new.key)
         yield from (replace(each, may=True, why="") for each in pauses if each.effect is Effect.IO_PAUSES)
-    if new.phase is Phase.RUNS:
-        yield from _of_volumes(new.volumes, before, after, new.key, started=started)
+    if new.phase is not Phase.RUNS:
+        return
+    yield from _of_volumes(new.volumes, before, after, new.key, started=started)
+    plugged = (volume for volume in new.volumes if not new.mounts(volume))
+    if any(was_replaced(volume, before, after) for volume in plugged) and deletes_pods(after.site.longhorn, "v1/Pod"):
+        yield Event(Effect.IO_PAUSES, 0, may=True, why=MAY_UNPLUG)
 
 
 def _of_volumes(

@@ -84,7 +84,9 @@ def disagreements(fleet: Fleet, vm: Plan, said: Any, spans: Sequence[Span], coun
             yield from _wrong_ends(fleet, vm, event, spans)
     if vm.claims and said["after"]:
         now = place(fleet, vm, spans[-1].end)
-        if said["after"] != now and not (said["after"] == "MayBeApart" and now != "Stopped"):
+        may_stop = any(each["effect"] == "Stops" for each in said["events"])  # until somebody acts
+        right = may_stop if now == "Stopped" else said["after"] == "MayBeApart"
+        if said["after"] != now and not right:
             yield f"said {said['after']} afterwards; it is {now}"
         counts[now] += 1
 
