@@ -259,3 +259,10 @@ def test_a_step_for_a_vm_that_may_be_elsewhere_has_a_condition(
     conditions = [why for _, why in named if why.startswith("if it ")]
     assert [why.partition(":")[0] for why in conditions[:1]] == ["if it runs on node-b"]
     assert what_happens(found)[0] == expected
+
+
+def test_the_next_node_is_cordoned_once_the_vms_run() -> None:
+    fixed = on("node-a", strategy="None", run="Once", **NOT_MIGRATABLE)
+    found = ordered(*NODES, *fixed, nodes=("node-a", "node-b"), rolling=True)
+    cordons = [(command, why) for command, why in commands(found) if command.startswith("kubectl cordon")]
+    assert cordons == [("kubectl cordon node-a", ""), ("kubectl cordon node-b", "once the VMs run")]

@@ -408,6 +408,7 @@ def _deletion(volume: str, before: State, after: State, pod: Pod) -> Iterator[Ev
 def commands(drain: Drain) -> Iterator[tuple[str, str]]:
     """Yield the steps as commands, each with a comment."""
     waits = False
+    starts = False
     for step, state in zip(drain.course.steps, drain.course.states, strict=False):
         nodes = " ".join(filter(is_dns_subdomain, step.nodes))
         machines = [state.vms[key].status.machine for key in step.vms]
@@ -417,11 +418,14 @@ def commands(drain: Drain) -> Iterator[tuple[str, str]]:
                 yield f"kubevirt-scheduler recolocate {names} -n {machines[0].namespace} --yes", step.why
             case Action.DRAIN:
                 yield f"kubectl drain {nodes} {DRAIN}", "when the VMs have migrated" if waits else ""
-            case Action.CORDON | Action.UNCORDON:
-                yield f"kubectl {step.action} {nodes}", step.why
+            case Action.CORDON:
+                yield f"kubectl cordon {nodes}", "once the VMs run" if starts else ""
+            case Action.UNCORDON:
+                yield f"kubectl uncordon {nodes}", step.why
             case Action.START:
                 yield start_command(machines[0], halted=state.vms[step.vms[0]].halted), step.why
             case _:
                 again = step.action is Action.STOP and not machines[0].is_vm
                 yield COMMANDS[step.action](machines[0]), step.why + RECREATE * again
         waits = step.action is Action.MIGRATE or (waits and step.action is not Action.DRAIN)
+        starts = step.action is Action.START or (starts and step.action is not Action.CORDON)

@@ -88,7 +88,8 @@ def _taken(fleet: Fleet, steps: list[Step], blocked: Container[int]) -> Iterator
         following = steps[index + 1].command if index + 1 < len(steps) else ""
         if step.command.startswith("kubectl cordon") and begun == index:
             continue  # which changes nothing by itself
-        if not following or following.startswith(SETTLED_BEFORE) or step.command.startswith(SETTLED_BEFORE):
+        waits = index + 1 < len(steps) and steps[index + 1].comment.startswith("once ")
+        if not following or waits or following.startswith(SETTLED_BEFORE) or step.command.startswith(SETTLED_BEFORE):
             end = fleet.settle()
             yield Span(range(begun, index + 1), begin, end, drained, ended)
             begun, begin, drained, ended = index + 1, end, "", True
