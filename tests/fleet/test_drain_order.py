@@ -237,3 +237,32 @@ def test_a_vm_that_migrated_would_only_lose_its_disk_is_stopped_instead() -> Non
 def test_few_targets_leave_open_where_a_share_manager_starts() -> None:
     found = drain(*NODES, *SERVED, *on("node-b", "disk1", opt_in=False), most=1)
     assert what_happens(found) == ("I/O pauses", "MayBeApart")
+
+
+@pytest.mark.parametrize(
+    ("objects", "steps", "expected"),
+    [
+        (on("node-a"), ["virtctl migrate vm1 -n default"] * 2, "Migrates, then may migrate"),
+        (on("node-a", **NOT_MIGRATABLE), ["virtctl restart vm1 -n default"] * 2, "Restarts, then may restart"),
+        (on("node-a", strategy="External", run="Halted", **NOT_MIGRATABLE),
+         ["virtctl stop vm1 -n default", "virtctl start vm1 -n default",
+          "virtctl stop vm1 -n default", "virtctl start vm1 -n default"],
+         "Stops until it is started, then may stop until it is started"),
+    ],
+)  # fmt: skip
+def test_a_step_for_a_vm_that_may_be_elsewhere_has_a_condition(
+    objects: list[Object], steps: list[str], expected: str
+) -> None:
+    found = ordered(*NODES, *objects, nodes=("node-a", "node-b"), rolling=True)
+    named = [(command, why) for command, why in commands(found) if command.startswith("virtctl")]
+    assert [command for command, _ in named] == steps
+    conditions = [why for _, why in named if why.startswith("if it ")]
+    assert [why.partition(":")[0] for why in conditions[:1]] == ["if it runs on node-b"]
+    assert what_happens(found)[0] == expected
+
+
+def test_the_next_node_is_cordoned_once_the_vms_run() -> None:
+    fixed = on("node-a", strategy="None", run="Once", **NOT_MIGRATABLE)
+    found = ordered(*NODES, *fixed, nodes=("node-a", "node-b"), rolling=True)
+    cordons = [(command, why) for command, why in commands(found) if command.startswith("kubectl cordon")]
+    assert cordons == [("kubectl cordon node-a", ""), ("kubectl cordon node-b", "once the VMs run")]

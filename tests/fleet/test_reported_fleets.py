@@ -45,7 +45,7 @@ def test_a_share_manager_does_not_follow_a_vm_that_was_opted_in_after_its_start(
     assert found.place == "MayBeApart"
 
 
-def test_nobody_is_told_to_create_a_claim_that_the_vm_itself_makes() -> None:
+def test_no_advice_is_to_create_a_claim_that_the_vm_itself_makes() -> None:
     """Said: "Create the claim". CDI adopts an empty claim of that name as the finished disk."""
     disk = {"name": "d0", "dataVolume": {"name": "vm1-root"}}
     found = status(*NODES, storage_class("longhorn"), vm(volumes=[disk]))

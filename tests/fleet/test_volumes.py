@@ -30,8 +30,8 @@ def test_the_nodes_of_replicas_are_known_if_any_replica_is(objects: list[Object]
     expected = None if healthy is None else frozenset(healthy)
     data = VolumeData("best-effort", "node-a", expected, frozenset(used))
     assert inventory(*objects).volume_data() == {"vol-disk1": data}
-    malformed = longhorn_volume() | {"spec": {"dataLocality": []}, "status": None}
-    assert inventory(malformed).volume_data()["vol-disk1"] == VolumeData()
+    unknown = longhorn_volume() | {"spec": {}, "status": {}}
+    assert inventory(unknown).volume_data()["vol-disk1"] == VolumeData()
 
 
 def test_the_volume_that_decides_has_a_replica_beside_its_share_manager_or_not() -> None:

@@ -16,6 +16,7 @@ from webhook.fleet.relocation.rules import Move
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
+from webhook.fleet.simulation.places import where
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
 from webhook.fleet.simulation.steps import (
     NO_SERVER,
@@ -25,7 +26,6 @@ from webhook.fleet.simulation.steps import (
     is_servable,
     targets_of,
     was_replaced,
-    where,
 )
 from webhook.fleet.states import Status, assess
 from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command
@@ -38,6 +38,7 @@ _MILD = frozenset({Effect.MIGRATES, Effect.IO_PAUSES})
 _MOVES = (Effect.MIGRATES, Effect.RESTARTS)
 _LASTING = frozenset({Effect.IO_HANGS, Effect.STOPS, Effect.BLOCKS})
 MAY_DELETE = "Longhorn may delete its pod once the new share-manager runs"
+MAY_UNPLUG = "Longhorn may delete the pod that mounts its hotplugged disk, and KubeVirt creates it again"
 RECREATE = "; create it again from its manifest afterwards"
 DRAIN = "--ignore-daemonsets --delete-emptydir-data"
 COMMANDS = {Action.MIGRATE: migrate_command, Action.RESTART: restart_command, Action.STOP: stop_command}
@@ -185,7 +186,7 @@ def _migrate(state: State, nodes: Sequence[str]) -> Iterator[Step]:
     """Migrate VMs before the drain takes their share-managers, so that these follow them."""
     for vm in _on(state, nodes):
         if not has_backup(vm) and (targets := targets_of(vm, state).nodes):
-            step = Step(Action.MIGRATE, vms=(vm.key,), why=_if_there(vm, nodes) + where(targets))
+            step = Step(Action.MIGRATE, tuple(nodes), (vm.key,), _if_there(vm, nodes) + where(targets))
             state = apply(state, step)
             yield step
 
@@ -210,14 +211,15 @@ def _preparation(vm: Vm, state: State, drained: State, drain: Step) -> Step | No
     parts = later.starts > vm.starts and drained.is_together(later) is None
     if refusal is None and not parts:
         return None
-    restart = Step(Action.RESTART, vms=(vm.key,), why=_if_there(vm, drain.nodes) + "it cannot migrate")
+    restart = Step(Action.RESTART, drain.nodes, (vm.key,), _if_there(vm, drain.nodes) + "it cannot migrate")
     restarted = apply(state, restart)
     if not can_restart(vm) or not restarted.vms[vm.key].nodes:
-        return None if refusal is None else Step(Action.STOP, vms=(vm.key,), why=_if_there(vm, drain.nodes) + refusal)
+        stop = Step(Action.STOP, drain.nodes, (vm.key,), _if_there(vm, drain.nodes) + (refusal or ""))
+        return stop if refusal is not None else None
     after = apply(restarted, drain)
     follows = after.is_together(after.vms[vm.key]) and not after.vms[vm.key].at_risk
     if refusal is None:
-        restart = replace(restart, why="so that its share-manager follows it")
+        restart = replace(restart, why=_if_there(vm, drain.nodes) + "so that its share-manager follows it")
     return restart if follows or refusal is not None else None
 
 
@@ -335,8 +337,12 @@ def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Eve
     if started and old.pod.key in after.late:  # its share-managers may be lost before its pod is evicted
         pauses = _of_volumes(new.volumes, before, after, new.key)
         yield from (replace(each, may=True, why="") for each in pauses if each.effect is Effect.IO_PAUSES)
-    if new.phase is Phase.RUNS:
-        yield from _of_volumes(new.volumes, before, after, new.key, started=started)
+    if new.phase is not Phase.RUNS:
+        return
+    yield from _of_volumes(new.volumes, before, after, new.key, started=started)
+    plugged = (volume for volume in new.volumes if not new.mounts(volume))
+    if any(was_replaced(volume, before, after) for volume in plugged) and deletes_pods(after.site.longhorn, "v1/Pod"):
+        yield Event(Effect.IO_PAUSES, 0, may=True, why=MAY_UNPLUG)
 
 
 def _of_volumes(
@@ -402,6 +408,7 @@ def _deletion(volume: str, before: State, after: State, pod: Pod) -> Iterator[Ev
 def commands(drain: Drain) -> Iterator[tuple[str, str]]:
     """Yield the steps as commands, each with a comment."""
     waits = False
+    starts = False
     for step, state in zip(drain.course.steps, drain.course.states, strict=False):
         nodes = " ".join(filter(is_dns_subdomain, step.nodes))
         machines = [state.vms[key].status.machine for key in step.vms]
@@ -411,11 +418,14 @@ def commands(drain: Drain) -> Iterator[tuple[str, str]]:
                 yield f"kubevirt-scheduler recolocate {names} -n {machines[0].namespace} --yes", step.why
             case Action.DRAIN:
                 yield f"kubectl drain {nodes} {DRAIN}", "when the VMs have migrated" if waits else ""
-            case Action.CORDON | Action.UNCORDON:
-                yield f"kubectl {step.action} {nodes}", step.why
+            case Action.CORDON:
+                yield f"kubectl cordon {nodes}", "once the VMs run" if starts else ""
+            case Action.UNCORDON:
+                yield f"kubectl uncordon {nodes}", step.why
             case Action.START:
                 yield start_command(machines[0], halted=state.vms[step.vms[0]].halted), step.why
             case _:
                 again = step.action is Action.STOP and not machines[0].is_vm
                 yield COMMANDS[step.action](machines[0]), step.why + RECREATE * again
         waits = step.action is Action.MIGRATE or (waits and step.action is not Action.DRAIN)
+        starts = step.action is Action.START or (starts and step.action is not Action.CORDON)

@@ -37,6 +37,8 @@ _FROM_SOURCE = {
     "host-model-required-features.node.kubevirt.io/": CPU_FEATURE,
 }
 TSC_FREQUENCY = "cpu-timer.node.kubevirt.io/tsc-frequency"  # a label of nodes
+# `SetDefaultVirtualMachineInstance` in pkg/defaults/defaults.go
+_MACHINES = {"amd64": "q35", "arm64": "virt", "s390x": "s390-ccw-virtio"}
 _INVARIANT_TSC = (("invtsc", "require"), ("invtsc", "force"))
 _TSC_NODE = "scheduling.node.kubevirt.io/tsc-frequency-"
 _DEVICE = "devices.kubevirt.io/"
@@ -53,6 +55,8 @@ class Rendering(Struct, frozen=True):
     machine_types: bool = False  # since KubeVirt 1.6, a pod selects nodes by the VM's machine type
     cpu_model: str = ""  # of a VM that names none; empty for host-model
     tsc_frequency: int = 0  # the lowest one of the cluster, in Hz; 0 if no node has one
+    architecture: str = ""  # of a VM that names none; empty if unknown
+    machine_type: str = ""  # of a VM of that architecture that names none; empty if unknown
     reserves: bool = False  # since KubeVirt 1.9, pods that reserve the same LUN repel each other
 
     @classmethod
@@ -68,7 +72,19 @@ class Rendering(Struct, frozen=True):
         overcommit = _count(of_developers, "memoryOvercommit", 100)
         lowest = _count(of_developers, "minimumClusterTSCFrequency", 0) or _lowest_frequency(nodes)
         selectors = mapping(of_developers, "nodeSelectors")
-        return cls(selectors, ratio, overcommit, version >= (1, 6), cpu_model, lowest, version >= (1, 9))
+        architecture = text(kubevirt, "status", "defaultArchitecture")
+        machine = text(configuration, "architectureConfiguration", architecture, "machineType")
+        return cls(
+            selectors,
+            ratio,
+            overcommit,
+            version >= (1, 6),
+            cpu_model,
+            lowest,
+            architecture,
+            machine or _MACHINES.get(architecture, ""),
+            version >= (1, 9),
+        )
 
 
 def _lowest_frequency(nodes: Iterable[Node]) -> int:
@@ -119,7 +135,12 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L195
     """
     own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
-    has_host_model = (text(cpu, "model") or rendering.cpu_model) in ("", "host-model")
+    passes_through = (
+        text(vmi_spec, "architecture") or rendering.architecture
+    ) == "arm64"  # by default, host-passthrough
+    has_host_model = (text(cpu, "model") or rendering.cpu_model) in (
+        ("host-model",) if passes_through else ("", "host-model")
+    )
     labels = [OBSOLETE_HOST_MODEL] if has_host_model else []
     forbidden = (each for each in mappings(cpu, "features") if text(each, "policy") == "forbid")
     labels += [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]
@@ -134,8 +155,10 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
 
 def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the node selector of a VMI's pod."""
-    domain, architecture = mapping(vmi_spec, "domain"), text(vmi_spec, "architecture").lower()
+    domain = mapping(vmi_spec, "domain")
+    architecture = text(vmi_spec, "architecture").lower() or rendering.architecture
     model, machine = text(domain, "cpu", "model") or rendering.cpu_model, text(domain, "machine", "type")
+    machine = machine or (rendering.machine_type if architecture == rendering.architecture else "")
     # A VMI always has a CPU model, host-model by default. Without one, KubeVirt would ignore the features.
     features = mappings(domain, "cpu", "features")
     required = (text(each, "name") for each in features if text(each, "policy") in ("", "require"))

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tests.support.random_drains.design import Mode, Plan
@@ -50,7 +50,7 @@ def _follow_drain(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
     if in_order:
         steps = [Step(step["command"], step["comment"]) for step in answer["order"]]
     blocked = {event["step"] for vm in said["vms"] for event in vm["events"] if event["effect"] == "Blocks"}
-    spans = list(_taken(fleet, steps, BLOCKED if blocked or said["obstacles"] else UNBLOCKED))
+    spans = list(_taken(fleet, steps, range(len(steps)) if said["obstacles"] else blocked))
     if in_order and not all(span.ended for span in spans):
         yield "a drain did not end"
     for span in spans:
@@ -73,12 +73,13 @@ def _wrong_targets(fleet: Fleet, vm: Plan, words: Any, spans: list[Span]) -> Ite
             yield f"{vm.name}: said to {words['targets']}; it is on {now.node_at(end)}"
 
 
-def _taken(fleet: Fleet, steps: list[Step], timeout: int) -> Iterator[Span]:
-    """Take the steps, and yield the spans between the times at which nothing changed."""
+def _taken(fleet: Fleet, steps: list[Step], blocked: Container[int]) -> Iterator[Span]:
+    """Take the steps, and yield the spans between the times at which nothing changed. Some steps may wait for ever."""
     begun, begin, drained, ended = 0, time.monotonic(), "", True
     for index, step in enumerate(steps):
         if step.command.startswith("kubectl drain"):
             drained = step.command.split()[2]
+            timeout = BLOCKED if index in blocked else UNBLOCKED
             ended = fleet.run(f"{step.command} --timeout={timeout}s") == 0
         elif _applies(fleet, step):
             fleet.run(f"{step.command}{' --settle 1' * ('recolocate' in step.command)}")
@@ -87,7 +88,8 @@ def _taken(fleet: Fleet, steps: list[Step], timeout: int) -> Iterator[Span]:
         following = steps[index + 1].command if index + 1 < len(steps) else ""
         if step.command.startswith("kubectl cordon") and begun == index:
             continue  # which changes nothing by itself
-        if not following or following.startswith(SETTLED_BEFORE) or step.command.startswith(SETTLED_BEFORE):
+        waits = index + 1 < len(steps) and steps[index + 1].comment.startswith("once ")
+        if not following or waits or following.startswith(SETTLED_BEFORE) or step.command.startswith(SETTLED_BEFORE):
             end = fleet.settle()
             yield Span(range(begun, index + 1), begin, end, drained, ended)
             begun, begin, drained, ended = index + 1, end, "", True

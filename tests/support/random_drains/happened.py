@@ -84,7 +84,9 @@ def disagreements(fleet: Fleet, vm: Plan, said: Any, spans: Sequence[Span], coun
             yield from _wrong_ends(fleet, vm, event, spans)
     if vm.claims and said["after"]:
         now = place(fleet, vm, spans[-1].end)
-        if said["after"] != now and not (said["after"] == "MayBeApart" and now != "Stopped"):
+        may_stop = any(each["effect"] == "Stops" for each in said["events"])  # until somebody acts
+        right = may_stop if now == "Stopped" else said["after"] == "MayBeApart"
+        if said["after"] != now and not right:
             yield f"said {said['after']} afterwards; it is {now}"
         counts[now] += 1
 
@@ -108,4 +110,5 @@ def _wrong_ends(fleet: Fleet, vm: Plan, event: Any, spans: Sequence[Span]) -> It
         if over is not (index >= ends):
             words = f"said {event['effect']} until {event['until']}"
             yield f"{words}; after steps {span.steps}, that is {'over' if over else 'not over'}"
+        if over or index >= ends:  # it may happen again
             return

@@ -5,7 +5,7 @@ lose their node, the webhook steers them to a VM, KubeVirt starts VMs that were 
 the pods that used a share-manager which it has replaced.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -17,23 +17,20 @@ from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.relocation.plan import make_plan
 from webhook.fleet.relocation.rules import Move, target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
+from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
 from webhook.fleet.states import assess, decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import place_share_manager
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.reasons import Outcome
 
-# The guard doesn't risk these, but the scheduler may place the pod.
-_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
-_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
-NO_NODE, NO_SERVER = "no other node can run it", "no other node can run its share-manager"
+NO_SERVER = "no other node can run its share-manager"
 FEW = "its PodDisruptionBudget allows too few evictions"
 
 
@@ -54,7 +51,7 @@ class Step(Struct, frozen=True):
     """A step: what is done to nodes, or to VMs."""
 
     action: Action
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # of a step for VMs: they must run on one of these; empty for any
     vms: tuple[Key, ...] = ()
     why: str = ""  # for the operator
 
@@ -104,11 +101,11 @@ def _migrate(state: State, step: Step) -> State:
     for key in step.vms:
         vm = state.vms[key]
         if (places := targets_of(vm, state)).nodes:
-            state = state.with_vm(_migrated(vm, places, state))
+            state = _or_elsewhere(state.with_vm(_migrated(vm, places, state)), vm, step)
     return state
 
 
-def _migrated(vm: Vm, places: "Places", state: State, why: str = "") -> Vm:
+def _migrated(vm: Vm, places: Places, state: State, why: str = "") -> Vm:
     """Return a VM after its migration. One that may find no node also may stay where it is."""
     nodes = places.nodes if places.sure else (*places.nodes, *vm.nodes)
     return replace(_placed(vm, nodes, vm.pod, state, why or where(places.nodes)), sure=places.sure)
@@ -116,14 +113,16 @@ def _migrated(vm: Vm, places: "Places", state: State, why: str = "") -> Vm:
 
 def _restart(state: State, step: Step) -> State:
     for key in step.vms:
-        state = _next_pod(_ended(state, state.vms[key], ""), key)
+        vm = state.vms[key]
+        state = _or_elsewhere(_next_pod(_ended(state, vm, ""), key), vm, step)
     return state
 
 
 def _stop(state: State, step: Step) -> State:
     for key in step.vms:
-        state = _ended(state, state.vms[key], step.why, Phase.STOPPED)
-        state = state.with_vm(replace(state.vms[key], halted=True))
+        vm = state.vms[key]
+        state = _ended(state, vm, step.why, Phase.STOPPED)
+        state = _or_elsewhere(state.with_vm(replace(state.vms[key], halted=True)), vm, step)
     return state
 
 
@@ -144,15 +143,13 @@ def _drain(state: State, step: Step) -> State:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
         state = _after_the_race(before, state, vm.key)
-    doubtful = [vm for vm in evicted if not set(vm.nodes) <= set(step.nodes)]
-    for vm in doubtful:
-        state = state.with_vm(_perhaps_evicted(vm, state.vms[vm.key], step.nodes))
-    deleted = (vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
-    late, elsewhere = budgets.late(deleted), frozenset(vm.key for vm in doubtful)
+    late = budgets.late(vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
+    for vm in evicted:
+        state = _or_elsewhere(state, vm, step)
     waits = dict(_waiting_pods(state, step.nodes, budgets))
     contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
-    state = replace(state, waits=waits, contested=contested, late=late, elsewhere=elsewhere, refused=refused)
+    state = replace(state, waits=waits, contested=contested, late=late, refused=refused)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
             stays = tuple(node for node in server.nodes if node not in step.nodes)
@@ -161,12 +158,17 @@ def _drain(state: State, step: Step) -> State:
     return state
 
 
-def _perhaps_evicted(old: Vm, new: Vm, drained: Sequence[str]) -> Vm:
-    """Return a VM after the eviction of its pod from a drained node, or on another one of its nodes."""
-    nodes = tuple(node for node in old.nodes if node not in drained)
+def _or_elsewhere(state: State, old: Vm, step: Step) -> State:
+    """Return the state in which a step has met a VM on one of the step's nodes, or the VM ran on another one."""
+    nodes = tuple(node for node in old.nodes if node not in step.nodes)
+    if not step.nodes or not nodes:
+        return state
+    new = state.vms[old.key]
     if new.phase is Phase.RUNS:
-        return replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
-    return replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, may_stop=True)
+        new = replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
+    else:
+        new = replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, halted=new.halted, may_stop=True)
+    return replace(state.with_vm(new), elsewhere=state.elsewhere | {old.key})
 
 
 def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
@@ -222,7 +224,7 @@ def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
     created = Manifest(before_scheduling(manifest or {}), pod.namespace)
-    places = _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
+    places = find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
     return not manifest or bool(places.nodes)
 
 
@@ -272,56 +274,19 @@ def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "
     return replace(vm, pod=pod, nodes=nodes, phase=Phase.RUNS, placed_at=state.step, halted=False, why=why, sure=True)
 
 
-class Places(Struct, frozen=True):
-    """The nodes that can run a pod."""
-
-    nodes: tuple[str, ...] = ()
-    sure: bool = False  # one of them can, wherever other VMs go
-    problem: str = NO_NODE  # why none of them can
-    pod: Pod | None = None  # the pod
-
-
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
     """Return the nodes to which KubeVirt can migrate a VM. `others` has all other VMs, wherever they may be."""
     if why_not_migrated(vm, state) or vm.machine.target is None:
         return Places()
     machine, others = vm.machine, others or state.crowded_catalog(vm.key)
-    return _places(lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most)
+    return find_places(
+        lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most
+    )
 
 
 def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
     created = Manifest(mapping(vm.machine.template), vm.machine.namespace)
-    return _places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
-
-
-def _places(
-    candidate: Callable[[str, Catalog], Candidate],
-    catalog: Catalog,
-    others: Catalog | None,
-    most: int | None,
-    among: Collection[str] = (),
-) -> Places:
-    """Return the first nodes that pass the scheduler's rules, by their names; of those `among` which, or of all."""
-    passing, failures = list[Candidate](), list[str]()
-    for node in sorted(among or (each.name for each in catalog.all_nodes())):
-        found = candidate(node, catalog)
-        failed = first_failed_check(found, _CHECKS)
-        if failed is None:
-            passing.append(found)
-            if len(passing) == most:
-                break
-        elif failed.reason is not Reason.NODE_CORDONED:
-            failures.append(f"{node} {failed.detail}")
-    if not passing:
-        return Places(problem=": ".join([NO_NODE, *failures[:1]]))
-    nodes = tuple(each.node_name for each in passing)
-    sure = others is None or any(first_failed_check(candidate(node, others), _CHECKS) is None for node in nodes)
-    return Places(nodes, sure, "", passing[0].pod_facts)
-
-
-def where(targets: Sequence[str]) -> str:
-    """Return a phrase for the nodes that a VM may be on."""
-    return f"to {targets[0]}" + (f" or {len(targets) - 1} more" if targets[1:] else "")
+    return find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
 
 
 def _start_waiting(state: State) -> State:
@@ -358,7 +323,7 @@ def _place_servers(state: State) -> State:
 def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    fitting = partial(_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
+    fitting = partial(find_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
     nodes = fitting(state.most).nodes
     if not nodes:
         return replace(server, why=NO_SERVER)
@@ -382,7 +347,7 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
 def is_servable(volume: str, state: State) -> bool:
     """Return whether a node can run the next share-manager of a volume now."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    return bool(_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
+    return bool(find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
 
 
 def is_enforced(vm: Vm) -> bool:
