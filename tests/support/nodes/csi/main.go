@@ -130,9 +130,16 @@ func (d *driver) mountOnce(c context.Context, path string, arguments ...string) 
 	return run("timeout", append(append([]string{"--kill-after=5", seconds, "mount"}, arguments...), path)...)
 }
 
-// unmount doesn't wait for a server that is gone.
+// unmount doesn't wait for a server that is gone. On an error, the kubelet calls again.
 func (d *driver) unmount(path string) error {
-	if mounted, err := d.mounter.IsMountPoint(path); err == nil && mounted {
+	mounted, err := d.mounter.IsMountPoint(path)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if mounted {
 		if err := run("timeout", "--kill-after=5", "20", "umount", path); err != nil {
 			log.Print(err)
 			if err := run("umount", "--force", "--lazy", path); err != nil {
@@ -140,7 +147,8 @@ func (d *driver) unmount(path string) error {
 			}
 		}
 	}
-	return os.RemoveAll(path)
+	// Not RemoveAll: if something is mounted nevertheless, that would delete the files of the volume.
+	return os.Remove(path)
 }
 
 func run(program string, arguments ...string) error {
