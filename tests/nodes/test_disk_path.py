@@ -5,14 +5,18 @@ The VM's node is the busiest one, so without the webhook, the scheduler prefers 
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.support.measured import Measured
+from tests.support.nodes.emulation import emulated, numbers, prepare
 from tests.support.nodes.guests import NodeScenario
 from tests.support.scenario import HOSTNAME, POOL
 
 pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
 OPT_IN = pytest.mark.parametrize("opt_in", ["true", None], ids=["with", "without"])
+BOOT = 120  # seconds, which plane.wait multiplies: a kernel without KVM
 NEARLY_NOTHING, NEARLY_ALL = 0.05, 0.9  # of the bytes that a guest reads or writes
 
 
@@ -65,3 +69,22 @@ def test_a_warm_start_keeps_the_traffic_on_the_node_with_the_webhook_only(
     pod = guests.create(guests.vm_pod("vm1", "disk1", opt_in=opt_in))
     assert (guests.wait_running(pod) == storage) is (opt_in == "true")
     check_traffic(guests, pod, opt_in == "true", measured, "warm start")
+
+
+def test_a_qemu_guest_finds_its_data_after_a_restart_on_another_node(guests: NodeScenario, measured: Measured) -> None:
+    prepare()
+    volume = guests.add_volume()
+    guests.wait_bound("disk1")
+    last = 0
+    for node in guests.cluster.names[:2]:
+        began = time.monotonic()
+        pod = guests.create(emulated(guests, guests.vm_pod("vm1", "disk1"), "disk1", node))
+        assert guests.wait_running(pod) == guests.longhorn.wait_running(volume) == node
+        guests.plane.wait(lambda node=node: len(numbers(guests, node)[1]) > 2, BOOT, "writes of the guest")  # type: ignore[misc]
+        measured(f"QEMU on {node}: the guest wrote after {time.monotonic() - began:.0f} s")
+        guests.plane.request("DELETE", f"{guests.pods}/{pod}")
+        guests.plane.wait(lambda: not guests.longhorn.pod(volume), 60, "the end of the VM and of its server")
+        (found,), written = numbers(guests, node)
+        assert found in (last, last + 1)  # QEMU may have ended between a write and its report
+        assert all(one == other for one, other in written)
+        last = written[-1][0]

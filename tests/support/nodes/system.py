@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,8 @@ NODE = "containernetworking-plugins conntrack iproute2 ipset kmod mount nbd-clie
 POD = "e2fsprogs nbd-server nfs-ganesha nfs-ganesha-vfs python3".split()
 EXCLUDED = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")]
 SYSTEM = ["--variant=minbase", *EXCLUDED, f"--include={','.join(NODE + POD)}", "--skip=output/dev", "trixie"]
+# QEMU for guests, with a kernel and one static program for them.
+QEMU = ["--variant=extract", "--include=qemu-system-x86,busybox-static,linux-image-cloud-amd64", "trixie"]
 SIZE = "8G"  # of the root file system, which is sparse
 # The kernel has neither iptables nor nftables for IP. kube-proxy's mode `ipvs` works if these programs succeed.
 STUBS = [f"{name}{suffix}" for name in ("iptables", "ip6tables") for suffix in ("", "-save", "-restore")]
@@ -46,34 +49,45 @@ class System:
 
 def system() -> System:
     """Return the system, and build it if it isn't in the user's cache. Raises SystemBuildError."""
+    folder = cached("nodes", (KERNEL, SYSTEM, SIZE, STUBS, INIT), _build)
+    return System(folder / "kernel", folder / "root.ext4", folder / "system.tar")
+
+
+def cached(name: str, parts: object, write: Callable[[Path], None]) -> Path:
+    """Return a folder of the user's cache that depends on these parts. What it lacks is written first."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256(repr((KERNEL, SYSTEM, SIZE, STUBS, INIT)).encode()).hexdigest()[:16]
-    folder = home / "kubevirt-scheduler" / f"nodes-{key}"
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    folder = home / "kubevirt-scheduler" / f"{name}-{key}"
     if not folder.exists():
         started = time.monotonic()
-        _print_progress("building the nodes' system from Debian's packages, once:", end=" ")
+        _print_progress(f"building {name} from Debian's packages, once:", end=" ")
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when complete: an interrupted build leaves nothing that looks complete.
-        with TemporaryDirectory(dir=folder.parent, prefix="unfinished-nodes-") as unfinished:
-            _build(Path(unfinished, "nodes"))
+        with TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
+            write(Path(unfinished, name))
             try:
-                Path(unfinished, "nodes").rename(folder)
+                Path(unfinished, name).rename(folder)
             except OSError:  # another run was faster
                 if not folder.exists():
                     raise
         _print_progress(f"{time.monotonic() - started:.0f} s")
-    return System(folder / "kernel", folder / "root.ext4", folder / "system.tar")
+    return folder
+
+
+def qemu() -> Path:
+    """Return the folder with QEMU, the guests' kernel and their program, and build it if it isn't in the cache."""
+    return cached("qemu", QEMU, lambda folder: call("mmdebstrap", "--quiet", *QEMU, str(folder)))
 
 
 def _build(folder: Path) -> None:
     folder.mkdir()
     kernel, root, archive = folder / "kernel", folder / "root", folder / "system.tar"
-    _call("mmdebstrap", "--quiet", "--format=directory", *KERNEL, str(kernel))
+    call("mmdebstrap", "--quiet", "--format=directory", *KERNEL, str(kernel))
     _print_progress("kernel,", end=" ")
-    _call("mmdebstrap", "--quiet", *SYSTEM, str(archive))
+    call("mmdebstrap", "--quiet", *SYSTEM, str(archive))
     _print_progress("packages,", end=" ")
     root.mkdir()
-    _call("tar", "--directory", str(root), "--extract", "--preserve-permissions", "--file", str(archive))
+    call("tar", "--directory", str(root), "--extract", "--preserve-permissions", "--file", str(archive))
     for name in "dev", "proc", "share", "sys", "tmp":
         (root / name).mkdir(exist_ok=True)
     (root / "usr/lib/modules").mkdir(exist_ok=True)
@@ -84,12 +98,13 @@ def _build(folder: Path) -> None:
         (root / path).write_text(text)
         (root / path).chmod(0o755)
     image = folder / "root.ext4"
-    _call("truncate", "--size", SIZE, str(image))
-    _call("mkfs.ext4", "-q", "-d", str(root), str(image))
+    call("truncate", "--size", SIZE, str(image))
+    call("mkfs.ext4", "-q", "-d", str(root), str(image))
     shutil.rmtree(root)
 
 
-def _call(*command: str) -> None:
+def call(*command: str) -> None:
+    """Run a program of the build. Raises SystemBuildError with the end of its output."""
     result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if result.returncode:
         last = "\n".join((result.stdout + result.stderr).splitlines()[-25:])
@@ -102,6 +117,6 @@ def _print_progress(text: str, end: str = "\n") -> None:
 
 if __name__ == "__main__":
     try:
-        print(system().root.parent)
+        print(system().root.parent, qemu())
     except SystemBuildError as error:
         sys.exit(f"system.py: {error}")
