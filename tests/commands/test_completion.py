@@ -46,7 +46,7 @@ def test_a_shell_gets_a_script_that_completes_the_command_line_and_kubectl_has_a
         (["inject", "-f", ""], [":0"]),
         (["nothing-like-this"], [":4"]),
         (["report", "-n", "s"], ["shop", ":4"]),
-        (["explain", ""], ["pod", "vm", "vmi", ":4"]),
+        (["explain", ""], ["node", "pod", "pvc", "vm", "vmi", ":4"]),
         (["explain", "-n", "shop", "vm", ""], ["db-1", ":4"]),
         (["opt-in", ""], ["db-2", ":4"]),
         (["recolocate", "-n", "shop", "x"], [":4"]),
