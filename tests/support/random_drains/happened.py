@@ -50,7 +50,8 @@ def effects(fleet: Fleet, vm: Plan, span: Span) -> set[str]:
 def _pauses(instance: Life, servers: Sequence[Life], span: Span) -> bool:
     """Return whether an instance has lost a share-manager and got another one."""
     for old, new in pairwise(servers):
-        lost = span.begin < old.end <= span.end and instance.runs_at(old.end) and old.end > instance.begin + MOUNTING
+        used = instance.begin <= span.begin or old.end > instance.begin + MOUNTING
+        lost = span.begin < old.end <= span.end and instance.runs_at(old.end) and used
         if lost and new.begin <= span.end and instance.runs_at(new.begin):
             return True
     return False
