@@ -14,7 +14,7 @@ import yaml
 
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
-from tests.support.builders import Object, node, request, storage, storage_class, virt_launcher, virtual_machine
+from tests.support.builders import Object, claim, node, request, storage, storage_class, virt_launcher, virtual_machine
 from tests.support.command_line import all_commands, run_line
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (
@@ -61,7 +61,7 @@ def vm_objects(namespace: str) -> list[Object]:
     pod = virt_launcher(POD, annotations={"kubevirt.io/domain": "vm1"}, namespace=namespace, node="node-a")
     vm = virtual_machine(namespace=namespace)
     vm["metadata"]["labels"] = {"app": "db"}  # which the examples select
-    return [*storage(), pod, vm]
+    return [*storage(), claim(namespace=namespace), pod, vm]
 
 
 @pytest.fixture
