@@ -30,7 +30,7 @@ from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
-FLEETS = int(os.environ.get("FLEETS", "30"))
+FLEETS = int(os.environ.get("FLEETS", "10"))
 FIRST = int(os.environ.get("FIRST_FLEET", "0"))
 AT_ONCE = int(os.environ.get("FLEETS_AT_ONCE", "8"))
 SETTING: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
