@@ -86,8 +86,10 @@ def test_by_default_only_the_annotation_opts_in_and_otherwise_one_true_annotatio
     assert decision_for(two, *other, *cluster(UNSET, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
 
 
-@pytest.mark.parametrize("value", ["True", "yes", "", "1", True])
-def test_another_value_counts_as_unset(value: Any) -> None:
+@pytest.mark.parametrize("value", ["True", "yes", "", "1"])
+def test_another_value_counts_as_unset(value: str) -> None:
+    unquoted: Any = True
+    assert decision_for(virt_launcher(opt_in=unquoted), *cluster(IN), **BY_NAMESPACE).opted_in_by is OptedInBy.NAMESPACE
     vm_pod_ = virt_launcher(opt_in=value)
     assert decision_for(vm_pod_, *cluster(IN), **BY_NAMESPACE).opted_in_by is OptedInBy.NAMESPACE
     assert decision_for(vm_pod_, *cluster(value, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
