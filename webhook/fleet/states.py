@@ -17,7 +17,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import mode_of
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
-from webhook.placement.injector import failed, place
+from webhook.placement.injector import predict
 from webhook.placement.objects.facts import Key, Namespace, Node, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.longhorn import tolerations
@@ -315,14 +315,9 @@ def excluded_by(namespace: Namespace | None, settings: Settings) -> str:
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
     """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
     manifest = Manifest(mapping(machine.template), machine.namespace)
-    mode, _ = mode_of(manifest.annotations, settings)
     if not manifest.claims:
-        return unchanged(Reason.NO_CLAIMS, mode)
-    by = OptedInBy.ANNOTATION if by is OptedInBy.NOTHING else by
-    try:
-        return place(manifest, mode, by, catalog, settings)
-    except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole report)
-        return failed(error, settings).decision
+        return unchanged(Reason.NO_CLAIMS, mode_of(manifest.annotations, settings)[0])
+    return predict(manifest, by, catalog, settings)
 
 
 def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:

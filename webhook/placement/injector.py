@@ -104,6 +104,18 @@ def place(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     return _opted_in(_place_virt_launcher(manifest, mode, by, catalog, settings, trace or Trace()), by)
 
 
+def predict(
+    manifest: Manifest, by: OptedInBy, catalog: Catalog, settings: Settings, trace: Trace | None = None
+) -> Decision:
+    """Decide like `place`, and as if an annotation opted in a VM that nothing opts in. Never raises, like `inject`."""
+    mode, _ = eligibility.mode_of(manifest.annotations, settings)
+    by = OptedInBy.ANNOTATION if by is OptedInBy.NOTHING else by
+    try:
+        return place(manifest, mode, by, catalog, settings, trace)
+    except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole report)
+        return failed(error, settings).decision
+
+
 def _opted_in(decision: Decision, by: OptedInBy) -> Decision:
     decision = replace(decision, opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision

@@ -26,9 +26,9 @@ from webhook.placement.eligibility import ineligible_reason
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
-from webhook.placement.injector import failed, inject, place
+from webhook.placement.injector import inject, predict
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, text
+from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import ClaimFinding, Decision, OptedInBy, Outcome, Reason
@@ -128,17 +128,12 @@ def _ignorable(review: Review, by: OptedInBy, settings: Settings) -> tuple[Reaso
 def _if_eligible(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     review: Review, by: OptedInBy, ignored: Collection[Reason], catalog: Catalog, settings: Settings, trace: Trace
 ) -> Decision:
-    """Return the decision if the `ignored` rules held: that of the next rule that doesn't hold, or that of a start."""
+    """Return the decision if the `ignored` rules held. The next rule that doesn't hold ends it."""
     rules = tuple(rule for rule in trace.rules if rule.reason not in ignored)
     trace.broken = ineligible_reason(review.manifest, by, settings, rules)
     if trace.broken:
         return replace(unchanged(trace.broken, review.mode), opted_in_by=by)
-    by = OptedInBy.ANNOTATION if by is OptedInBy.NOTHING else by
-    trace.opted_in_by = by
-    try:
-        return place(review.manifest.as_start(), review.mode, by, catalog, settings, trace)
-    except Malformed as error:
-        return failed(error, settings).decision
+    return predict(review.manifest.as_start(), by, catalog, settings, trace)
 
 
 def _placement(pod: JsonObject) -> Iterator[str]:
