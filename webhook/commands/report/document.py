@@ -31,7 +31,7 @@ def build_report(
     catalog = inventory.store
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)} if planned else {}
-    helped = together_after_restart(apart, catalog, around)
+    helped = together_after_restart(apart, catalog, around) if planned else []
     # A move of the plan is possible alone, too, except beside a VM that an earlier move brings to that node.
     moves = {key: each.result for key, each in plan.items() if isinstance(each.result, Move)}
     alone = partial(plan_move, around=around, catalog=catalog) if planned else lambda _: NOT_PLANNED
