@@ -135,12 +135,9 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L195
     """
     own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
-    passes_through = (
-        text(vmi_spec, "architecture") or rendering.architecture
-    ) == "arm64"  # by default, host-passthrough
-    has_host_model = (text(cpu, "model") or rendering.cpu_model) in (
-        ("host-model",) if passes_through else ("", "host-model")
-    )
+    architecture = text(vmi_spec, "architecture") or rendering.architecture
+    default = "host-passthrough" if architecture == "arm64" else "host-model"
+    has_host_model = (text(cpu, "model") or rendering.cpu_model or default) == "host-model"
     labels = [OBSOLETE_HOST_MODEL] if has_host_model else []
     forbidden = (each for each in mappings(cpu, "features") if text(each, "policy") == "forbid")
     labels += [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]

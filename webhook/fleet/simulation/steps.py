@@ -224,7 +224,7 @@ def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
     created = Manifest(before_scheduling(manifest or {}), pod.namespace)
-    places = find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1)
+    places = find_places(partial(Candidate, created), state.catalog, None, 1)
     return not manifest or bool(places.nodes)
 
 
@@ -279,14 +279,12 @@ def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
     if why_not_migrated(vm, state) or vm.machine.target is None:
         return Places()
     machine, others = vm.machine, others or state.crowded_catalog(vm.key)
-    return find_places(
-        lambda node, catalog: target_candidate(machine, node, catalog), state.catalog, others, state.most
-    )
+    return find_places(partial(target_candidate, machine), state.catalog, others, state.most)
 
 
 def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
     created = Manifest(mapping(vm.machine.template), vm.machine.namespace)
-    return find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, others, state.most)
+    return find_places(partial(Candidate, created), state.catalog, others, state.most)
 
 
 def _start_waiting(state: State) -> State:
@@ -323,7 +321,7 @@ def _place_servers(state: State) -> State:
 def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    fitting = partial(find_places, lambda node, catalog: Candidate(created, node, catalog), state.catalog, None)
+    fitting = partial(find_places, partial(Candidate, created), state.catalog, None)
     nodes = fitting(state.most).nodes
     if not nodes:
         return replace(server, why=NO_SERVER)
@@ -347,7 +345,7 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
 def is_servable(volume: str, state: State) -> bool:
     """Return whether a node can run the next share-manager of a volume now."""
     created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
-    return bool(find_places(lambda node, catalog: Candidate(created, node, catalog), state.catalog, None, 1).nodes)
+    return bool(find_places(partial(Candidate, created), state.catalog, None, 1).nodes)
 
 
 def is_enforced(vm: Vm) -> bool:
