@@ -43,8 +43,9 @@ class MalformedObject(ValueError):
     `manifest` is None if it is not even JSON.
     """
 
-    def __init__(self, name: str, problem: str, manifest: JsonObject | None = None) -> None:
-        super().__init__(name, problem)
+    def __init__(self, problem: str, manifest: JsonObject | None = None) -> None:
+        namespace, name, _ = identity(manifest or {})
+        super().__init__("/".join(filter(None, (namespace, name))), problem)
         self.manifest = manifest
 
 
@@ -165,7 +166,7 @@ class Kind(Struct, frozen=True):
         try:
             item = decode_json(_ANY, raw)
         except (ValueError, RecursionError):
-            raise MalformedObject("", "not valid JSON") from None
+            raise MalformedObject("not valid JSON") from None
         return self.convert(item if isinstance(item, dict) else {})
 
     def convert(self, manifest: JsonObject) -> Any:
@@ -178,22 +179,19 @@ class Kind(Struct, frozen=True):
             try:
                 return msgspec.convert(_without_nulls(manifest), self.shape)
             except msgspec.ValidationError as error:
-                namespace, name, _ = identity(manifest)
-                raise MalformedObject("/".join(filter(None, (namespace, name))), _problem(error), manifest) from None
+                raise MalformedObject(_problem(error), manifest) from None
 
     def extract(self, item: Any) -> Fact | None:
         """Read the fact of a decoded object; None for an object to ignore. Raises MalformedObject."""
-        namespace, name, _ = identity(item)
         try:
-            if name:
+            if identity(item)[1]:
                 return self.read(item)
             problem = "metadata.name is missing"
         except Malformed as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
             problem = type(error).__name__
-        manifest = item if isinstance(item, dict) else msgspec.to_builtins(item)
-        raise MalformedObject("/".join(filter(None, (namespace, name))), problem, manifest)
+        raise MalformedObject(problem, item if isinstance(item, dict) else msgspec.to_builtins(item))
 
 
 def identity(item: Any) -> tuple[str, str, str]:
