@@ -186,9 +186,13 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
         metrics.add(partial(cluster_metrics, live_backend))
         metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
         backend = live_backend.backend()
-    # A review has the API server's time.
-    wall_clock = lambda: clock.now().timestamp()  # noqa: E731 (one line)
-    reviewer = Reviewer(backend, settings, metrics, wall_clock=wall_clock, log_decision=log_handler.decided)
+    reviewer = Reviewer(
+        backend,
+        settings,
+        metrics,
+        wall_clock=lambda: clock.now().timestamp(),  # a review has the API server's time
+        log_decision=log_handler.decided,
+    )
     try:
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.

@@ -110,12 +110,12 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     else:
         yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
     keys, manifests = found.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
-    mistakes = {"/".join(key): mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
+    mistakes = {key: mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
     if mistakes:
-        first, mistake = next(iter(mistakes.items()))
-        namespace, name = first.split("/")
+        (namespace, name), mistake = next(iter(mistakes.items()))
+        names = listed(["/".join(key) for key in mistakes])
         yield warning(
-            f"VMs with a mistake in their opt-in: {len(mistakes)} ({listed([*mistakes])}); {mistake}",
+            f"VMs with a mistake in their opt-in: {len(mistakes)} ({names}); {mistake}",
             f"To correct the first: kubevirt-scheduler opt-in {name} -n {namespace} --yes. "
             "Or correct the manifest in git, if a program applies it.",
         )
