@@ -180,8 +180,12 @@ class Situation:
     def follow(self, vm: str, advice: str, *commands: str) -> None:
         """Wait until an advice is given, and run its commands: those that it names, or else these."""
         said = self.is_advised(vm, advice)
-        for command in commands or self.commands_in(said.partition("\n")[0]):
+        for command in commands or self.commands_of(said):
             self.run(f"{command} 2>&1" if "recolocate" in command else command)
+
+    def commands_of(self, said: str) -> list[str]:
+        """Return the commands of an advice, which is the first line of what was said."""
+        return self.commands_in(said.partition("\n")[0])
 
     @staticmethod
     def commands_in(sentence: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import defaultdict
@@ -10,15 +9,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from certs import ApiError
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.reconcile_loop import IDLE
-from webhook.cluster.client import ClusterClient
+from tests.support.watching import Watching
 
-WATCH = 3  # seconds until a watch is renewed, or ends
 RESYNC = 4.0  # seconds
 KUBEVIRT = "/apis/kubevirt.io/v1"
 PODS, VMS, VMIS = "/api/v1/pods", f"{KUBEVIRT}/virtualmachines", f"{KUBEVIRT}/virtualmachineinstances"
@@ -38,29 +34,17 @@ class Sight(NamedTuple):
 Key = tuple[str, str]  # namespace and name
 
 
-class LiveView:
+class LiveView(Watching):
     """`with LiveView(plane) as view`: watch the pods, VMs, VMIs, migrations and ShareManagers of all namespaces."""
 
+    seconds = 3
+
     def __init__(self, plane: ControlPlane) -> None:
-        cluster = ClusterClient.connect(str(plane.kubeconfig))
-        header = cluster.api.authorization()
-        self._cluster = replace(cluster, api=replace(cluster.api, authorization=lambda: header))
         self._objects: dict[str, dict[Key, Object]] = {path: {} for path in (PODS, VMS, VMIS, MIGRATIONS, MANAGERS)}
         self._sights = defaultdict[tuple[str, Key], list[Sight]](list)
         self._changes = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
-        self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._follow, args=(path, self._list(path))) for path in self._objects]
-
-    def __enter__(self) -> LiveView:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(plane, self._objects)
 
     def objects(self, path: str, namespace: str) -> list[Object]:
         """Return the objects of a namespace."""
@@ -79,21 +63,10 @@ class LiveView:
         """Return how often something has changed, and when for the last time. A place is a namespace or a volume."""
         return self._changes[place]
 
-    def _list(self, path: str) -> str:
-        pages = list(self._cluster.pages(path))
-        for _, objects in pages:
-            for found in objects:
-                self._see(path, "ADDED", json.loads(bytes(found)))
-        return pages[-1][0]
-
     def _follow(self, path: str, version: str) -> None:
         while not self._stopped.is_set():
             try:
-                for kind, raw in self._cluster.watch(path, version, WATCH):
-                    found = json.loads(bytes(raw))
-                    version = found["metadata"]["resourceVersion"]
-                    if kind != "BOOKMARK":
-                        self._see(path, kind, found)
+                version = self._watch(path, version)
             except ApiError:  # the connection was lost, or the version is too old
                 version = self._list(path)
 
