@@ -8,8 +8,8 @@ options. It and the second one mount them with the kernel's client, and use a fi
 - what netem adds to each round trip between the server and the other machines: from the client, and to the far disk
 
 Reads find nothing in the server's page cache, which is emptied all the time. Other work may run on the machine. So all
-measurements of a delay are interleaved and repeated. A latency is that of the fastest tenth of the operations, in the
-best round, and a rate that of the best round: what other programs disturbed least. Run it as root:
+measurements of a delay are interleaved and repeated. A latency comes from the fastest tenth of the operations in the
+best round, and a rate from the best round: what other programs disturbed least. Run it as root:
 `tests/support/nodes/enter .venv/bin/python benchmarks/nodes.py`
 """
 

@@ -197,7 +197,7 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      "Stops until somebody acts", "the drain deletes its pod (evictionStrategy None)", "", ""),
     ("with its storage, opted in since its start", [*NODES, *SERVED, *on("node-a", "disk1", pod={"opt_in": None})], {},
      "Migrates, then I/O pauses", f"{WHERE}; its share-manager may start on any node", "node-b node-c", "MayBeApart"),
-    ("whose eviction waits for that of another VM",
+    ("whose eviction waits for another eviction",
      [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", pod=(pair := {"labels": {"app": "pair"}})),
       *on("node-a", name="vm2", strategy="None", pod=pair), budget(allowed=1, app="pair")], {},
      "Restarts, then I/O may pause",

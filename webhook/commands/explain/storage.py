@@ -1,4 +1,4 @@
-"""The explanation of a claim, and of a node: the VMs that use them, as a JSON object like that of a pod."""
+"""The explanation of a claim, and of a node: the VMs that use them, as a JSON object like the one of a pod."""
 
 from collections.abc import Iterable, Iterator
 
@@ -51,7 +51,7 @@ def _statuses(inventory: Inventory, webhook: Webhook) -> Iterator[Status]:
 
 
 def _claims(status: Status) -> set[Key]:
-    """Return the claims of a VM: those of its pod, or else those that its next pod mounts."""
+    """Return the claims of a VM that its pod mounts, or else the claims that its next pod mounts."""
     machine, start = status.machine, status.start
     findings = status.claims or (start.decision.claims if start else ())
     return {(machine.namespace, each.claim) for each in findings}

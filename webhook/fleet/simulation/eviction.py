@@ -57,13 +57,13 @@ class Budgets:
         self._left = [left - (pod in each.pods) for each, left in zip(self._budgets, self._left, strict=True)]
 
     def late(self, pods: Iterable[Key]) -> frozenset[Key]:
-        """Return those of these pods that are evicted one after the other."""
+        """Return which of these pods are evicted one after the other."""
         evicted = frozenset(pods)
         waiting = (each.pods & evicted for each in self._budgets if len(each.pods & evicted) > each.allowed)
         return frozenset[Key]().union(*waiting)
 
     def contested(self, pods: Iterable[Key]) -> frozenset[Key]:
-        """Return those of these pods of which only some can be evicted. It depends on a race which ones."""
+        """Return the pods of which only some can be evicted. It depends on a race which ones."""
         used_up = [each for each, left in zip(self._budgets, self._left, strict=True) if each.allowed and not left]
         return frozenset(pod for pod in pods for each in used_up if pod in each.pods)
 

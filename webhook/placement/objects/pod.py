@@ -52,7 +52,7 @@ class Manifest:
         self.vmi_uid = text(self.labels, kubevirt.CREATED_BY_LABEL)
 
     def as_start(self) -> "Manifest":
-        """Return the manifest as that of a VM's start instead of a live migration's target."""
+        """Return the manifest as if the pod started a VM, and were no target of a live migration."""
         labels = {key: value for key, value in self.labels.items() if key != kubevirt.MIGRATION_LABEL}
         return Manifest(self.pod | {"metadata": self.metadata | {"labels": labels}}, self.namespace, self.user)
 
