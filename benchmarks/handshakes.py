@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, x448, x25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct
 from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certs.authority import issue_ca, issue_leaf
 from certs.files import write
@@ -163,6 +166,11 @@ def search_handshakes(seconds: float, seed: int) -> tuple[float, list[tuple[floa
             if cost > limit:  # the lowest of several: another process on the core makes a try slower, not faster
                 cost = min(cost, *(handshakes.milliseconds(data) for _ in range(4)))
                 worst = sorted([*worst, (cost, len(data), hello)], key=lambda one: -one[0])[:KEPT]
+        # Again, at another time: a neighbor of a virtual machine slows its cores for minutes.
+        worst = [
+            (min(cost, *(handshakes.milliseconds(handshakes.message(hello)) for _ in range(9))), size, hello)
+            for cost, size, hello in worst
+        ]
         chains = {number: handshakes.chain_milliseconds(number) for number in CHAINS}
     rows = [(cost, size, str(hello)) for cost, size, hello in worst]
     rows += [(cost, 0, f"{number} small client certificates") for number, cost in chains.items()]
