@@ -31,7 +31,8 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER
-from webhook.placement.objects.pod import is_terminating
+from webhook.placement.objects.pod import Manifest, is_terminating
+from webhook.placement.objects.pod_object import PodSpec, Toleration
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -186,9 +187,10 @@ class Inventory(Struct, frozen=True):
         selector = longhorn.node_selector(self.longhorn_setting(longhorn.SELECTOR_SETTING, settings) or "")
         setting = self.longhorn_setting(longhorn.TOLERATION_SETTING, settings)
         # Unknown tolerations count as tolerations of everything.
-        tolerations = [{"operator": "Exists"}] if setting is None else longhorn.tolerations(setting)
-        default: JsonObject = {"nodeSelector": selector, "tolerations": tolerations}
-        servers = {"": default} | {volume: mapping(pod, "spec") for volume, pod in self._share_manager_pods(settings)}
+        tolerations = (Toleration(operator="Exists"),) if setting is None else longhorn.tolerations(setting)
+        servers = {"": PodSpec(node_selector=selector, tolerations=tolerations)}
+        for volume, pod in self._share_manager_pods(settings):
+            servers[volume] = Manifest.of(pod, settings.longhorn_namespace).spec
         refused = dict(self._refused_servers(settings))
         found = (replace(each, servers=servers, refused=refused) for each in machines(facts_of(self.store)))
         return [self._completed(each, state_claims.get(each.key, ()), settings) for each in found]
@@ -219,11 +221,19 @@ class Inventory(Struct, frozen=True):
         self, machine: Machine, manifest: JsonObject | None, settings: Settings, state_claims: Collection[str] = ()
     ) -> Machine:
         """Return the machine with the manifest of its pod, and with the pods that KubeVirt would create now."""
-        template, missing = self.next_pod(manifest, machine.key, settings, state_claims)
-        target, age = template, seconds_since_creation(manifest, self.store.taken_at)
+        namespace = machine.namespace
+        pod, missing = self.next_pod(manifest, machine.key, settings, state_claims)
+        template = target = _manifest_of(pod, namespace)
         if manifest and has_condition(self.vms.get(machine.key), "RestartRequired"):
-            target = self._pod_of_vmi(manifest, machine.key)
-        return replace(machine, manifest=manifest, template=template, target=target, missing=missing, age=age)
+            target = _manifest_of(self._pod_of_vmi(manifest, machine.key), namespace)
+        return replace(
+            machine,
+            manifest=_manifest_of(manifest, namespace),
+            template=template,
+            target=target,
+            missing=missing,
+            age=seconds_since_creation(manifest, self.store.taken_at),
+        )
 
     def next_pod(
         self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
@@ -257,6 +267,14 @@ class Inventory(Struct, frozen=True):
             return pod_of_vmi(pod, self.vms.get(key), self.vmis.get(key), self.kubevirt)
         except Malformed:
             return None
+
+
+def _manifest_of(pod: JsonObject | None, namespace: str) -> Manifest | None:
+    """Return a typed pod, None if a field is malformed: only a hand-written file has such a pod or VM."""
+    try:
+        return None if pod is None else Manifest.of(pod, namespace)
+    except Malformed:
+        return None
 
 
 def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> float | None:

@@ -7,16 +7,17 @@ time, and a skipped field can't leak, such as a container's environment with a p
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
-from types import GenericAlias
-from typing import Any, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
+from types import GenericAlias, UnionType
+from typing import Any, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
 
+from webhook.placement.objects import typed
 from webhook.placement.objects.facts import Fact, Key
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
-from webhook.placement.objects.pod import MAX_NAME, UNDECODED
+from webhook.placement.objects.pod import MAX_NAME
 from webhook.placement.objects.resources import MAX_CONTAINERS
 
 T = TypeVar("T")
@@ -47,31 +48,6 @@ class MalformedObject(ValueError):
         namespace, name, _ = identity(manifest or {})
         super().__init__("/".join(filter(None, (namespace, name))), problem)
         self.manifest = manifest
-
-
-class Typed(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An object, or a part of one, with Kubernetes' names and the fields that are used."""
-
-
-class Metadata(Typed, frozen=True):
-    """The metadata that identify an object. A kind of which more is used adds its fields."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
-    resource_version: str = ""
-
-    @property
-    def key(self) -> Key:
-        """Return the namespace and name of a namespaced object."""
-        return self.namespace or "default", self.name
-
-    @property
-    def is_terminating(self) -> bool:
-        """Return whether the object is being deleted."""
-        return bool(self.deletion_timestamp)
 
 
 def limited_name(name: str) -> str:
@@ -158,8 +134,8 @@ class Kind(Struct, frozen=True):
         decode are missing.
         """
         try:
-            if len(raw) > LARGE and not self.typed:
-                return decode_large(raw, self.shape)
+            if len(raw) > LARGE and (not self.typed or UNDECODED in self.shape.__struct_fields__):
+                return self.convert(decode_large(raw, self.shape))
             return decode_json(_decoder(self.shape), raw)
         except (ValueError, RecursionError):
             pass  # a field of another type, or a null
@@ -174,12 +150,9 @@ class Kind(Struct, frozen=True):
         if not self.typed:
             return manifest
         try:
-            return msgspec.convert(manifest, self.shape)
-        except msgspec.ValidationError:
-            try:
-                return msgspec.convert(_without_nulls(manifest), self.shape)
-            except msgspec.ValidationError as error:
-                raise MalformedObject(_problem(error), manifest) from None
+            return typed.convert(manifest, self.shape)
+        except Malformed as error:
+            raise MalformedObject(str(error), manifest) from None
 
     def extract(self, item: Any) -> Fact | None:
         """Read the fact of a decoded object; None for an object to ignore. Raises MalformedObject."""
@@ -200,18 +173,6 @@ def identity(item: Any) -> tuple[str, str, str]:
         metadata = mapping(item, "metadata")
         return text(metadata, "namespace"), text(metadata, "name"), text(metadata, "resourceVersion")
     return item.metadata.namespace, item.metadata.name, item.metadata.resource_version
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
-    return [_without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
-
-
-def _problem(error: Exception) -> str:
-    """Return "spec.volumeName: expected str, got int" for msgspec's "Expected `str`, got `int` - at `$.spec...`"."""
-    what, _, where = str(error).replace("`", "").partition(" - at $.")
-    return f"{where or 'the object'}: {what[:1].lower()}{what[1:]}"
 
 
 def key_of(item: JsonObject) -> Key:
@@ -269,11 +230,23 @@ def object_of(names: str = "", metadata: Any = None, **parts: Any) -> Any:
 
 # Decoding of large objects
 
+UNDECODED = "undecoded"  # the field that marks an object whose details were too large to decode
 _ANY = msgspec.json.Decoder()
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
-_hints = lru_cache(maxsize=64)(get_type_hints)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(shape: Any) -> dict[str, Any]:
+    """Return the type of each field, by its name in JSON."""
+    if is_typeddict(shape):
+        return get_type_hints(shape)
+    return {each.encode_name: each.type for each in msgspec.structs.fields(shape)}
+
+
+def _is_object(shape: Any) -> bool:
+    return is_typeddict(shape) or (isinstance(shape, type) and issubclass(shape, Struct))
 
 
 def decode_large(raw: msgspec.Raw | bytes, shape: Any) -> JsonObject:
@@ -286,12 +259,12 @@ def decode_large(raw: msgspec.Raw | bytes, shape: Any) -> JsonObject:
 
 
 def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bool]:
-    item, undecoded, hints = {}, False, _hints(shape)
+    item, undecoded, fields = {}, False, _fields_of(shape)
     for name, value in decode_json(_FIELDS, raw).items():
-        if name in hints:
+        if name in fields:
             try:
                 limit = MAX_ANNOTATIONS if name == "annotations" else MAX_FIELD
-                item[name], cut = _decode_value(value, hints[name], limit)
+                item[name], cut = _decode_value(value, fields[name], limit)
             except (ValueError, RecursionError):  # an unexpected type
                 cut = True
             undecoded |= cut
@@ -299,15 +272,15 @@ def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bo
 
 
 def _decode_value(raw: msgspec.Raw, shape: Any, limit: int) -> tuple[Any, bool]:
-    part = next(iter(get_args(shape)), None)  # of "a part or null"
+    part = get_args(shape)[0] if get_origin(shape) in (Union, UnionType) else shape  # of "a part or null"
     if raw == _NULL:
         return None, False
-    if is_typeddict(part):
+    if _is_object(part):
         return _decode_fields(raw, part)
     if len(raw) <= limit:
         return msgspec.json.decode(raw, type=shape), False
     item_shape = next(iter(get_args(part)), None)
-    items = decode_json(_ITEMS, raw) if is_typeddict(item_shape) else []
+    items = decode_json(_ITEMS, raw) if _is_object(item_shape) else []
     if not 0 < len(items) <= MAX_CONTAINERS:
         return None, True
     decoded = [_decode_fields(each, item_shape) for each in items]

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
-from webhook.catalog.kind import Kind, Metadata, Typed, key_of, limited_name, list_of, map_of, metadata_of, object_of
+from webhook.catalog.kind import Kind, key_of, limited_name, list_of, map_of, metadata_of, object_of
 from webhook.catalog.longhorn_kinds import LONGHORN_VOLUMES, REPLICAS, SETTINGS, SHARE_MANAGERS
 from webhook.catalog.storage_kinds import CLAIMS, CSI_NODES, STORAGE_CLASSES, VOLUMES
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
@@ -29,7 +29,9 @@ from webhook.placement.objects.pod import (
     shared_labels,
     true_and_false_keys,
 )
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.typed import Metadata, Typed
 from webhook.placement.settings import OPT_IN_KEY
 
 KUBEVIRT = "kubevirt.io/v1"
@@ -94,9 +96,6 @@ NODES = Kind("v1", "Node", Node, facts.Node, read_node)
 
 # Pods
 
-_RESOURCES = map_of("requests limits")
-_CONTAINER: dict[str, Any] = {"resources": _RESOURCES, "ports": list_of("hostPort")}
-_CONTAINER_STATUSES = list_of("name allocatedResources", resources=_RESOURCES)
 _PVC = map_of("claimName hotpluggable")
 _VOLUMES = list_of(
     "name",
@@ -108,46 +107,23 @@ _VOLUMES = list_of(
 _CONSTRAINTS = "affinity nodeSelector tolerations topologySpreadConstraints schedulerName resourceClaims"
 
 
-def _pod_spec(names: str = "", **of_container: Any) -> Any:
-    fields = f"{_CONSTRAINTS} nodeName overhead priority schedulingGates {names}"
-    containers = list_of("name image restartPolicy", **_CONTAINER, **of_container)
-    # In a bookmark, `containers` is null.
-    return map_of(fields, containers=containers, initContainers=containers, resources=_RESOURCES, volumes=_VOLUMES)
-
-
-# Of a pod that is being created, also what only its guard reads.
-NEW_POD_SPEC = _pod_spec(
-    "hostNetwork hostUsers",
-    restartPolicyRules=list_of("action"),
-    volumeMounts=list_of("bindMountOptions"),
-)
-_POD_STATUS = map_of(
-    "phase nominatedNodeName allocatedResources",
-    conditions=_CONDITIONS,
-    resources=_RESOURCES,
-    containerStatuses=_CONTAINER_STATUSES,
-    initContainerStatuses=_CONTAINER_STATUSES,
-)
-
-
-def read_pod(item: JsonObject) -> Pod | None:
+def read_pod(item: PodObject) -> Pod | None:
     """Extract the facts of a pod; return None for a finished pod. Raises Malformed for an invalid quantity."""
-    if text(item, "status", "phase") in ("Succeeded", "Failed"):
+    if item.status.phase in ("Succeeded", "Failed"):
         return None
-    # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
-    node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
-    namespace, name = key_of(item)
+    namespace, name = item.metadata.key
     manifest = Manifest(item, namespace)
-    found, pin = pod_facts(manifest, name, node), read_pin(item)
+    # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
+    pod = pod_facts(manifest, name, manifest.spec.node_name or item.status.nominated_node_name)
+    pin = read_pin(manifest)
     starts_vm = manifest.is_virt_launcher and not manifest.is_migration_target
     undecided = starts_vm and not {kubevirt.PROVISIONING_ANNOTATION, DECISION} & manifest.annotations.keys()
     marked = pin or undecided
-    return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
+    return replace(pod, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else pod
 
 
-_POD = object_of(metadata=metadata_of(**OWNED), spec=_pod_spec(), status=_POD_STATUS)
 PODS = Kind(
-    "v1", "Pod", _POD, facts.Pod, read_pod, query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    "v1", "Pod", PodObject, facts.Pod, read_pod, query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 )
 
 

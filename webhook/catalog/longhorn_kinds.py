@@ -2,9 +2,10 @@
 
 from msgspec import field
 
-from webhook.catalog.kind import Kind, Metadata, Typed, object_of
+from webhook.catalog.kind import Kind, object_of
 from webhook.placement.objects import facts
 from webhook.placement.objects.longhorn import READ_SETTINGS
+from webhook.placement.objects.typed import Metadata, Typed
 
 LONGHORN = "longhorn.io/v1beta2"
 

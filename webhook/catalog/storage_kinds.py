@@ -4,12 +4,13 @@ from typing import Any
 
 from msgspec import field
 
-from webhook.catalog.kind import Kind, Metadata, Typed, limited_name
+from webhook.catalog.kind import Kind, limited_name
 from webhook.placement.objects import facts, kubevirt
 from webhook.placement.objects.fields import JsonObject, Malformed
 from webhook.placement.objects.longhorn import share_manager_limits
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
+from webhook.placement.objects.typed import Metadata, Typed
 from webhook.placement.settings import OPT_IN_KEY
 
 STORAGE = "storage.k8s.io/v1"

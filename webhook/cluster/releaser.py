@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
 
 from msgspec import Struct
@@ -18,9 +18,10 @@ from webhook.placement import wording
 from webhook.placement.guard.feasibility import FailedCheck
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import PendingPin, Pod
-from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
-from webhook.placement.objects.pod import is_terminating
+from webhook.placement.objects.fields import text
+from webhook.placement.objects.kubevirt import VMI_NAME_ANNOTATION
+from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Settings
 
@@ -120,17 +121,17 @@ class Releaser:
         return chosen
 
     def _examine(self, stuck: StuckPod) -> None:
-        namespace, settings, seconds = stuck.pod.namespace, self._settings, self._clock() - stuck.since
+        settings, seconds = self._settings, self._clock() - stuck.since
         stuck.examined_at = self._clock()
         pod = self._read(stuck.pod)
         stuck.reason = None
         # The cache may be older than the pod, which may be bound or gone by now.
-        if pod is None or is_terminating(pod) or read_pin(pod) != stuck.pin:
+        if pod is None or pod.metadata.is_terminating or read_pin(pod) != stuck.pin:
             return
         if not stuck.pin.unschedulable_since:
             stuck.reason = Reason.NOT_SCHEDULED if why_not_scheduled(pod, seconds) else None
             return
-        obstacle = why_pin_fails(pod, namespace, self._live.catalog(), settings, seconds)
+        obstacle = why_pin_fails(pod, self._live.catalog(), settings, seconds)
         if obstacle is None:
             return
         stuck.reason = obstacle.reason
@@ -139,11 +140,12 @@ class Releaser:
         elif self.leads():
             self._release(stuck, pod, obstacle)
 
-    def _read(self, cached: Pod) -> JsonObject | None:
+    def _read(self, cached: Pod) -> Manifest | None:
         """Read a pod as the caches decode it. A list of one name needs no right besides those of the caches."""
         pages = self._cluster.pages(PODS.path_in(cached.namespace), fieldSelector=f"metadata.name={cached.name}")
-        found = (pod for _, items in pages for pod in map(PODS.decode, items))
-        return next((pod for pod in found if text(pod, "metadata", "uid") == cached.uid), None)
+        pods: Iterator[PodObject] = (pod for _, items in pages for pod in map(PODS.decode, items))
+        pod = next((pod for pod in pods if pod.metadata.uid == cached.uid), None)
+        return Manifest(pod, cached.namespace) if pod else None
 
     def _why_kept(self, stuck: StuckPod) -> str:
         if self._clock() < stuck.forbidden_until:
@@ -154,9 +156,9 @@ class Releaser:
         )
         return why_kept(vm, vmi, losses, seen, self._settings)
 
-    def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:
+    def _release(self, stuck: StuckPod, pod: Manifest, obstacle: FailedCheck) -> None:
         # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
-        preconditions = {"uid": stuck.pod.uid, "resourceVersion": text(pod, "metadata", "resourceVersion")}
+        preconditions = {"uid": stuck.pod.uid, "resourceVersion": pod.metadata.resource_version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         try:
             self._cluster.send("DELETE", PODS.object_path(stuck.pod.key), options, DELETE_TIMEOUT)
@@ -177,7 +179,7 @@ class Releaser:
         self._live.query(lambda store: store.apply(Pod, cached.key, None))
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
 
-    def _warn(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, kept: str) -> None:
+    def _warn(self, stuck: StuckPod, pod: Manifest, obstacle: FailedCheck, kept: str) -> None:
         now = self._clock()
         if now - stuck.reported_at >= REPORT_INTERVAL:
             stuck.reported_at = now
@@ -187,9 +189,9 @@ class Releaser:
             message = wording.stuck(stuck.pin.node, obstacle.detail, kept, restart)
             self._send_event(stuck, pod, obstacle, message)
 
-    def _send_event(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, message: str) -> None:
+    def _send_event(self, stuck: StuckPod, pod: Manifest, obstacle: FailedCheck, message: str) -> None:
         decision = Decision(Outcome.PINNED, obstacle.reason, message, Mode.REQUIRED, stuck.pin.node, recorded=True)
-        self._record(Vmi(stuck.pod.namespace, vmi_name(pod), vmi_uid(pod)), decision)
+        self._record(Vmi(stuck.pod.namespace, text(pod.annotations, VMI_NAME_ANNOTATION), pod.vmi_uid), decision)
 
     def _report_error(self, verb: str, error: ClusterError) -> None:
         # Log each error once. The text of a 403 names the missing right and the service account.

@@ -1,12 +1,14 @@
 """Read admission requests from files, and run the webhook's decision on them."""
 
 from pathlib import Path
+from typing import Any
 
 from webhook.catalog.kinds import VIRTUAL_MACHINES
 from webhook.placement.injector import Injection
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import ClaimFinding, Decision
-from webhook.placement.review import Review, read_request, review_of
+from webhook.placement.review import Review, read_untyped, review_of
 from webhook.placement.settings import Settings
 from webhook.reading import documents
 from webhook.reading.documents import BadInput, Document, Kind
@@ -34,17 +36,25 @@ def review_from(document: Document, kind: Kind, item: JsonObject, settings: Sett
     A review that names no user counts as sent by the account that creates such pods.
     Raises BadInput if the review or the pod is malformed.
     """
-    if kind[1] == "AdmissionReview":
-        try:
-            review = read_request(request_of(item), settings, from_file=True)
-        except BadReview as error:
-            raise document.error(str(error)) from None
-    elif kind == ("v1", "Pod"):
-        review = review_of(item, settings)
-    else:
-        return None
+    pod: Any = item
+    try:
+        if kind[1] == "AdmissionReview":
+            request = request_of(item)
+            review = read_untyped(request, settings, from_file=True)
+            pod = request.get("object")
+        elif kind == ("v1", "Pod"):
+            namespace = text(item, "metadata", "namespace") or "default"
+            review = review_of(Manifest.of(item, namespace), settings)
+        else:
+            return None
+    except BadReview as error:
+        raise document.error(str(error)) from None
+    except Malformed as error:
+        raise document.error(f"Pod {error}") from None
+    if review.malformed:
+        raise document.error(f"{kind[1]} {review.malformed}")
     for field in ("metadata", "spec") if review.creates_pod else ():
-        if not isinstance(review.manifest.pod.get(field), dict):  # no patch could be applied
+        if not isinstance(mapping(pod).get(field), dict):  # no patch could be applied
             raise document.error(f"Pod {field}: expected a mapping")
     return review
 

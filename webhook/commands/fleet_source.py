@@ -47,8 +47,8 @@ class Scope(Struct, frozen=True):
         """Return whether a VM is in the namespace and has the labels."""
         if self.namespace not in (None, machine.namespace) or self.excludes(*machine.key):
             return False
-        owner = machine.vm or machine.vmi or machine.manifest
-        return labels_match(self.selector, mapping(owner, "metadata", "labels"))
+        owner, of_pod = machine.vm or machine.vmi, machine.manifest.labels if machine.manifest else {}
+        return labels_match(self.selector, mapping(owner, "metadata", "labels") if owner else of_pod)
 
     def require(self, known: Collection[str]) -> None:
         """Raise BadInput if one of the names is not among the known ones."""

@@ -94,7 +94,8 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     if review is None:
         return item
     injection = injector.inject(review, fleet.inventory.store, settings)
-    before = review.manifest.pod or item  # a DELETE request has no object
+    is_review = kind[1] == "AdmissionReview"
+    before = (mapping(item, "request", "object") if is_review else item) or item  # a DELETE request has no object
     after = apply_patch(injection.patch or [], before)
     results.append((pod_name(review), before, after, injection))
     return after

@@ -84,6 +84,7 @@ def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
         return pod
     inventory, settings = fleet.inventory, fleet.webhook.predicting
     key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
-    new = Machine(*key, Manifest(pod, key[0]), strategy=inventory.store.run_strategy(*key))
+    manifest = Manifest.of(pod, key[0])
+    new = Machine(*key, manifest, strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
-    return inventory.with_pod(replace(machine, pod=read_pod(pod)), pod, settings)
+    return inventory.with_pod(replace(machine, pod=read_pod(manifest.pod)), pod, settings)

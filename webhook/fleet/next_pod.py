@@ -36,12 +36,11 @@ from webhook.placement.objects.kubevirt import (
     is_migration_target,
     vmi_uid,
 )
-from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest
 from webhook.placement.objects.selectors import REQUIRED
 from webhook.placement.settings import Settings
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
-_OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
 _ANY = Rendering()
 NO_UIDS: Mapping[str, str] = {}
 
@@ -99,7 +98,8 @@ def pod_of_vmi(
 
 def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the next pod of a VM whose template has changes that only a restart applies."""
-    state_claims = [name for name in mounted_claims(mapping(pod, "spec")) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
+    mounted = Manifest.of(pod, text(pod, "metadata", "namespace")).claims
+    state_claims = [name for name in mounted if name.startswith(f"{STATE_CLAIM_LABEL}-")]
     rendered = rendered_pod(vm, state_claims, rendering)
     metadata = mapping(rendered, "metadata")
     labels = mapping(metadata, "labels") | {CREATED_BY_LABEL: vmi_uid(pod)}
@@ -158,25 +158,31 @@ def rendered_pod(
 
 
 def target_pod(
-    template: JsonObject, current: JsonObject, vmi: JsonObject, hostname: str, source_labels: Mapping[str, str]
-) -> JsonObject:
+    template: Manifest,
+    current: Manifest | None,
+    vmi: JsonObject,
+    hostname: str,
+    source_labels: Mapping[str, str],
+) -> Manifest:
     """Return the target pod of a migration to the node with this hostname label.
 
     `template` is from `pod_of_vmi`, `current` the pod that runs the VM, and `source_labels` are the labels of its node.
     The target pod has no name, so the guard counts the current pod as another pod: both run during the migration.
     """
-    metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
     # KubeVirt lets the selector of the VM win.
-    selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector")
-    selector = target_selector(selector, current, vmi, source_labels)
-    kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
-    labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
-    anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
+    selector = {HOSTNAME: hostname} | template.spec.node_selector
+    selector = target_selector(selector, current.spec.node_selector if current else {}, vmi, source_labels)
+    anti_affinity = mapping(template.affinity, "podAntiAffinity")
     # `createMigrationPodAntiAffinityRule`: the target never runs on the node of its source.
-    own = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid(template)}}, "topologyKey": HOSTNAME}
+    own = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: template.vmi_uid}}, "topologyKey": HOSTNAME}
     terms = [*mappings(anti_affinity, REQUIRED), own]
-    affinity = mapping(spec, "affinity") | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
-    return template | {
-        "metadata": kept | {"labels": labels},
-        "spec": spec | {"nodeSelector": selector, "affinity": affinity},
-    }
+    affinity = template.affinity | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
+    metadata = replace(
+        template.metadata,
+        name="",
+        uid="",
+        creation_timestamp=None,
+        labels=template.labels | {MIGRATION_LABEL: "future"},
+    )
+    spec = replace(template.spec, node_selector=selector, affinity=affinity)
+    return Manifest(replace(template.pod, metadata=metadata, spec=spec), template.namespace)

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import MODE_ANNOTATION, has_node, pinned_by_webhook
+from webhook.placement.eligibility import MODE_ANNOTATION, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, GUARD_REASONS, FailedCheck, first_failed_check
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
-from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Reason
 from webhook.placement.settings import Action, Settings
@@ -45,23 +44,20 @@ class Loss(NamedTuple):
     at: float
 
 
-def why_pin_fails(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, seconds: float
-) -> FailedCheck | None:
+def why_pin_fails(manifest: Manifest, catalog: Catalog, settings: Settings, seconds: float) -> FailedCheck | None:
     """Return why the pod can't be scheduled on the node that it is pinned to, or None if the pin may still hold.
 
     `seconds` is how long the scheduler has not found a node for the pod. None for a pod that the webhook did not pin,
     for a bound pod, and as long as the caches are stale. A pod that the scheduler has nominated for the node waits for
     the victims of its preemption until `PENDING_LIMIT`: released earlier, it would leave them to die for nothing.
     """
-    node = pinned_by_webhook(pod)
+    node = pinned_by_webhook(manifest)
     # In the mode `preferred`, the webhook requires no node: the user does.
-    user_pinned = text(pod, "metadata", "annotations", MODE_ANNOTATION) == Mode.PREFERRED
-    if not node or user_pinned or has_node(pod) or seconds < settings.release_after:
+    user_pinned = manifest.annotations.get(MODE_ANNOTATION) == Mode.PREFERRED
+    if not node or user_pinned or manifest.spec.node_name or seconds < settings.release_after:
         return None
-    if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
+    if manifest.pod.status.nominated_node_name == node and seconds <= PENDING_LIMIT:
         return None
-    manifest = Manifest(pod, namespace)
     claims = resolve.resolve_all(manifest, catalog, settings)
     checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
     obstacle = first_failed_check(Candidate(manifest, node, catalog), checks)
@@ -79,15 +75,15 @@ def why_pin_fails(
     return FailedCheck(Reason.PENDING_TOO_LONG, detail)
 
 
-def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:
+def why_not_scheduled(manifest: Manifest, seconds: float | None) -> str:
     """Return a clause about a pod that no scheduler has evaluated, empty for any other pod.
 
     `seconds` is the age of the pod, None if unknown.
     """
-    evaluated = has_node(pod) or condition(pod, "PodScheduled")
+    evaluated = manifest.spec.node_name or manifest.pod.status.condition("PodScheduled").type
     if evaluated or seconds is None or seconds < UNSCHEDULED_AFTER:
         return ""
-    scheduler = text(pod, "spec", "schedulerName") or "default-scheduler"
+    scheduler = manifest.spec.scheduler_name or "default-scheduler"
     return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {scheduler}"
 
 

@@ -19,10 +19,11 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import predict
 from webhook.placement.objects.facts import Key, Namespace, Node, Pod
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.selectors import REQUIRED, selects
+from webhook.placement.objects.pod_object import NO_SPEC, PodObject, PodSpec
+from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
@@ -81,22 +82,27 @@ class Machine(Struct, frozen=True):
     strategy: str | None = ""  # the VM's run strategy; empty if the VM is unknown, None for a VMI without a VM
     migrating: bool = False
     paused: bool = False
-    manifest: JsonObject | None = None  # the same pod as the API server stores it
-    template: JsonObject | None = None  # the pod that KubeVirt would create now; None if unknown
-    target: JsonObject | None = None  # the pod that it would create for the VMI now, to migrate it; None if unknown
+    manifest: Manifest | None = None  # the same pod as the API server stores it
+    template: Manifest | None = None  # the pod that KubeVirt would create now; None if unknown
+    target: Manifest | None = None  # the pod that it would create for the VMI now, to migrate it; None if unknown
     missing: str = ""  # an object that `template` depends on but that wasn't found
     age: float | None = None  # of the pod, in seconds
     vm: JsonObject = field(default_factory=dict)  # the object of KubeVirt; empty if missing or unknown
     vmi: JsonObject = field(default_factory=dict)  # the object of KubeVirt, as `vm`
     quotas: tuple[JsonObject, ...] = ()  # the ResourceQuotas of its namespace
     # specs of the running share-manager pods by volume; under "", what is known of the others
-    servers: Mapping[str, JsonObject] = field(default_factory=dict)
+    servers: Mapping[str, PodSpec] = field(default_factory=dict)
     refused: Mapping[str, RefusedServer] = field(default_factory=dict)  # by volume
 
     @property
     def key(self) -> Key:
         """Return the VM's namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def next_pod(self) -> Manifest:
+        """Return the pod that KubeVirt would create now, an empty one if it is unknown."""
+        return self.template or Manifest(PodObject(), self.namespace)
 
     @property
     def is_vm(self) -> bool:
@@ -193,9 +199,7 @@ def assess_pod(pod: Pod, catalog: Catalog, settings: Settings) -> Workload | Non
 
 def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
-    applicant = machine.applicant
-    if machine.template is not None:
-        applicant = Manifest(machine.template, machine.namespace)
+    applicant = machine.template or machine.applicant
     by = opted_in_by(applicant, catalog, settings)
     opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
     key = settings.opt_in_annotations[0]
@@ -222,7 +226,7 @@ def _of_pod(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> S
         return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=first.claim if first else None)
     status = replace(status, claim=status.claim or concerned[0].claim)
     if not pod.node:
-        reason, detail = _why_waiting(status.machine, pod, catalog, settings)
+        reason, detail = _why_waiting(status.machine, catalog, settings)
         return replace(status, state=State.WAITING, reason=reason, detail=detail)
     if status.storage_node is None:
         return replace(status, state=State.UNSERVED, reason=concerned[0].reason)
@@ -248,15 +252,15 @@ def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings
     return status
 
 
-def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
+def _why_waiting(machine: Machine, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
     if machine.manifest is None:
         return None, ""
     if detail := why_not_scheduled(machine.manifest, machine.age):
         return Reason.NOT_SCHEDULED, detail
-    obstacle = why_pin_fails(machine.manifest, pod.namespace, catalog, settings, settings.release_after)
+    obstacle = why_pin_fails(machine.manifest, catalog, settings, settings.release_after)
     if obstacle:
         return obstacle.reason, obstacle.detail
-    return recorded_reason(machine.manifest), ""
+    return recorded_reason(machine.manifest.annotations), ""
 
 
 def _why_apart(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> Reason | None:
@@ -267,8 +271,8 @@ def _why_apart(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -
         return Reason.NO_CLAIMS
     if manifest is None:
         return None
-    reason = recorded_reason(manifest)
-    if reason is not None and text(manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
+    reason = recorded_reason(manifest.annotations)
+    if reason is not None and manifest.annotations.get(CO_SCHEDULED_NODE) == pod.node:
         still_serves = any(each.node == pod.node and each.decides and not each.reason for each in status.claims)
         return Reason.VOTES_CHANGED if still_serves else Reason.SHARE_MANAGER_MOVED
     if reason in (Reason.CO_SCHEDULED, Reason.COLD_START):  # after a cold start, the share-manager was scheduled later
@@ -298,8 +302,10 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
 
 def refusing_nodes(machine: Machine) -> frozenset[str]:
     """Return the nodes that failed to start the VM twice before its pod was created, which therefore avoids them."""
-    manifest = mapping(machine.manifest)
-    return avoided_nodes(manifest) if recorded_reason(manifest) is Reason.START_FAILED else frozenset()
+    manifest = machine.manifest
+    if manifest is None or recorded_reason(manifest.annotations) is not Reason.START_FAILED:
+        return frozenset()
+    return avoided_nodes(manifest.affinity)
 
 
 def excluded_by(namespace: Namespace | None, settings: Settings) -> str:
@@ -314,7 +320,7 @@ def excluded_by(namespace: Namespace | None, settings: Settings) -> str:
 
 def decide_start(machine: Machine, by: OptedInBy, catalog: Catalog, settings: Settings) -> Decision:
     """Return the decision on the machine's next pod as if it were opted in. `by` is what opts it in."""
-    manifest = Manifest(mapping(machine.template), machine.namespace)
+    manifest = machine.next_pod
     if not manifest.claims:
         return unchanged(Reason.NO_CLAIMS, mode_of(manifest.annotations, settings)[0])
     return predict(manifest, by, catalog, settings)
@@ -352,27 +358,28 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
     return ""
 
 
-def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> JsonObject:
+def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
     """Return the spec of the share-manager pod that serves the claim, else what is known of the next one."""
     if claim.volume and claim.volume in machine.servers:
         return machine.servers[claim.volume]
-    default, found = machine.servers.get("", {}), catalog.claim(machine.namespace, claim.claim)
+    default, found = machine.servers.get("", NO_SPEC), catalog.claim(machine.namespace, claim.claim)
     storage_class = catalog.storage_class(found.storage_class) if found else None
-    more = tolerations(storage_class.tolerations) if storage_class else []
+    more = tolerations(storage_class.tolerations) if storage_class else ()
     # A key of the StorageClass's selector replaces that of Longhorn's setting.
     limited = {each.key for each in claim.limits}
-    selector = {key: value for key, value in mapping(default, "nodeSelector").items() if key not in limited}
-    return {**default, "nodeSelector": selector, "tolerations": [*mappings(default, "tolerations"), *more]}
+    selector = {key: value for key, value in default.node_selector.items() if key not in limited}
+    return replace(default, node_selector=selector, tolerations=(*default.tolerations, *more))
 
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
     spec = _server(machine, claim, catalog)
-    limited = mapping(spec, "affinity", "nodeAffinity").get(REQUIRED) or spec.get("nodeSelector")
+    server = Manifest(PodObject(spec=spec), "")
+    pod = machine.next_pod
+    limited = server.required_node_affinity or spec.node_selector
     nodes = catalog.all_nodes()
     doubtful = nodes if limited else catalog.tainted_nodes()
     if not doubtful and not claim.limits:
         return ""
-    pod, server = Manifest(mapping(machine.template), machine.namespace), Manifest({"spec": spec}, "")
     # At a cold start, the VM prefers the nodes within the limits.
     others = (node for node in doubtful if selects(claim.limits, node.labels) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):

@@ -260,12 +260,13 @@ def _count(item: JsonObject, key: str, default: int = 1) -> int:
 
 
 def target_selector(
-    selector: JsonObject, current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]
-) -> JsonObject:
+    selector: dict[str, str], current: Mapping[str, str], vmi: JsonObject, source_labels: Mapping[str, str]
+) -> dict[str, str]:
     """Return the node selector of a migration target.
 
-    `selector` is that of a restart, and `current` the pod that runs the VM. A target selects the machine type of the
-    VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec. `source_labels` are those of the source node.
+    `selector` is that of a restart, and `current` that of the pod that runs the VM. A target selects the machine type
+    of the VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec. `source_labels` are those of the source
+    node.
     """
     machine = text(vmi, "status", "machine", "type")
     if machine and any(key.startswith(MACHINE_TYPE) for key in selector):
@@ -278,11 +279,10 @@ def target_selector(
     return selector | dict([(key, "true") for key in source_labels if key.startswith(_VENDOR)][:1])
 
 
-def _of_host_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
+def _of_host_model(current: Mapping[str, str], vmi: JsonObject, source_labels: Mapping[str, str]) -> dict[str, str]:
     if text(vmi, "spec", "domain", "cpu", "model") != "host-model":
         return {}
-    selector = mapping(current, "spec", "nodeSelector")
-    if kept := {key: value for key, value in selector.items() if key.startswith((CPU_FEATURE, _MODEL))}:
+    if kept := {key: value for key, value in current.items() if key.startswith((CPU_FEATURE, _MODEL))}:
         return kept  # the VM has migrated before
     return {
         selected + key.removeprefix(prefix): value

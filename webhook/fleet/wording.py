@@ -3,7 +3,7 @@
 from webhook.fleet.gitops import managed_by
 from webhook.fleet.relocation.rules import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
-from webhook.placement.objects.fields import condition, is_dns_subdomain, mappings, text
+from webhook.placement.objects.fields import is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
@@ -139,7 +139,8 @@ def advice(status: Status, move: Move | Refusal) -> str:
         case State.STOPPED:
             return _advice_before_start(status)
         case State.UNSERVED:
-            if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
+            # A Pending pod is bound, and its volumes are being attached.
+            if machine.manifest and machine.manifest.pod.status.phase == "Pending":
                 return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
             if any(each.detail == BEING_REPLACED for each in status.claims):
                 return f"{NO_ACTION} Its share-manager {BEING_REPLACED}."
@@ -166,8 +167,8 @@ def _advice_while_waiting(status: Status) -> str:
         if start and start.enforced and start.future is Future.PINNED and start.decision.node == pin:
             return f"{problem}; a restart would pin it there again. {ADVICE[status.reason or Reason.CO_SCHEDULED]}"
         return f"{problem}; {restart_advice(machine.namespace, machine.name, machine.strategy)}."
-    if machine.manifest and not condition(machine.manifest, "PodScheduled"):
-        scheduler = text(machine.manifest, "spec", "schedulerName") or "default-scheduler"
+    if machine.manifest and not machine.manifest.pod.status.condition("PodScheduled").type:
+        scheduler = machine.manifest.spec.scheduler_name or "default-scheduler"
         return f"Wait: no scheduler has evaluated the pod yet; it names {scheduler}. {ADVICE[Reason.NOT_SCHEDULED]}"
     name = machine.pod.name if machine.pod else ""
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."

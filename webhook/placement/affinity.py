@@ -89,9 +89,9 @@ def _names_no_share_managers_node(term: Any) -> bool:
     return term in (_preferred_term(values[0], "NotIn"), replica_term(values[0]))
 
 
-def has_preferred_term(pod: JsonObject, node: str) -> bool:
-    """Return whether the pod carries the webhook's preferred term for the node."""
-    return _preferred_term(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
+def has_preferred_term(affinity: JsonObject, node: str) -> bool:
+    """Return whether a pod's affinity has the webhook's preferred term for the node."""
+    return _preferred_term(node) in mappings(affinity, "nodeAffinity", PREFERRED)
 
 
 def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -> JsonObject:
@@ -166,31 +166,28 @@ def has_too_many_terms(required: Any) -> bool:
     return len(mappings(required, "nodeSelectorTerms")) > MAX_TERMS
 
 
-def recorded_reason(pod: JsonObject) -> Reason | None:
-    """Return the reason that the webhook recorded on a pod, None if there is none."""
-    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
+def recorded_reason(annotations: JsonObject) -> Reason | None:
+    """Return the reason that the webhook recorded in a pod's annotations, None if there is none."""
+    word = text(annotations, DECISION).partition(":")[0]
     return Reason(word) if word in _REASONS else None
 
 
-def unpinnable_part(pod: JsonObject, node: str) -> str:
+def unpinnable_part(required: Any, annotations: JsonObject, node: str) -> str:
     """Return what keeps a pod's required node affinity from being pinned to `node`; empty if nothing does.
 
     A later call could not tell a user's own `matchFields` from the pin, and might remove both.
     """
-    required = mapping(pod, "spec", "affinity", "nodeAffinity").get(REQUIRED)
     if has_too_many_terms(required):
         return f"more than {MAX_TERMS} terms"
-    annotated = text(pod, "metadata", "annotations", CO_SCHEDULED_NODE)
-    if annotated == node and recorded_reason(pod) is Reason.CO_SCHEDULED:
+    if annotations.get(CO_SCHEDULED_NODE) == node and recorded_reason(annotations) is Reason.CO_SCHEDULED:
         return ""  # another webhook has changed a pod that was pinned before
     fields = (field for term in mappings(required, "nodeSelectorTerms") for field in mappings(term, "matchFields"))
     return "matchFields, which name a node" if any(field.get("operator") == "In" for field in fields) else ""
 
 
-def pinned_node(pod: JsonObject) -> str:
+def pinned_node(annotations: JsonObject, required: Any) -> str:
     """Return the node that the annotation and every required term name. Empty if the webhook did not pin the pod."""
-    node = mapping(pod, "metadata", "annotations").get(CO_SCHEDULED_NODE)
-    required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
+    node = annotations.get(CO_SCHEDULED_NODE)
     if not isinstance(node, str) or has_too_many_terms(required):
         return ""
     terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]

@@ -1,11 +1,11 @@
 """Whether the webhook handles a pod, and the reason if it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, recorded_reason
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import LONGHORN_ACCOUNT, VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.pod import Manifest
@@ -17,9 +17,9 @@ MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}
 
 
-def is_share_manager_pod(namespace: str, labels: JsonObject, settings: Settings) -> bool:
+def is_share_manager_pod(namespace: str, labels: Mapping[str, str], settings: Settings) -> bool:
     """Return whether a pod with these labels is a share-manager: Longhorn's NFS server for a volume."""
-    return namespace == settings.longhorn_namespace and is_share_manager(labels) and bool(text(labels, VOLUME_LABEL))
+    return namespace == settings.longhorn_namespace and is_share_manager(labels) and bool(labels.get(VOLUME_LABEL))
 
 
 def longhorn_account(settings: Settings) -> str:
@@ -27,42 +27,41 @@ def longhorn_account(settings: Settings) -> str:
     return service_account(settings.longhorn_namespace, LONGHORN_ACCOUNT)
 
 
-def has_node(pod: JsonObject) -> bool:
-    """Return whether the pod already has a node."""
-    return bool(mapping(pod, "spec").get("nodeName"))
-
-
 def is_injected(manifest: Manifest, settings: Settings) -> bool:
     """Return whether the pod already carries the webhook's annotation and its terms for the annotated node."""
-    pod, annotations = manifest.pod, manifest.annotations
+    annotations = manifest.annotations
     if CO_SCHEDULED_NODE not in annotations:
         return False
     node = text(annotations, CO_SCHEDULED_NODE)
-    if not node or not has_preferred_term(pod, node):
+    if not node or not has_preferred_term(manifest.affinity, node):
         return False
     if not manifest.is_virt_launcher or manifest.is_migration_target:  # the webhook never pins such a pod
         return True
     # If the webhook pinned this pod, another webhook may have removed the pin or added a term without it. So pin again.
     # Otherwise, a pin is the user's own.
-    pinned = recorded_reason(pod) is Reason.CO_SCHEDULED or DECISION not in annotations
-    return not pinned or mode_of(annotations, settings)[0] is Mode.PREFERRED or bool(pinned_node(pod))
+    pinned = recorded_reason(annotations) is Reason.CO_SCHEDULED or DECISION not in annotations
+    is_preferred = mode_of(annotations, settings)[0] is Mode.PREFERRED
+    return not pinned or is_preferred or bool(pinned_node(annotations, manifest.required_node_affinity))
 
 
-def pinned_by_webhook(pod: JsonObject) -> str:
+def pinned_by_webhook(manifest: Manifest) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
-    return pinned_node(pod) if recorded_reason(pod) is Reason.CO_SCHEDULED else ""
+    if recorded_reason(manifest.annotations) is not Reason.CO_SCHEDULED:
+        return ""
+    return pinned_node(manifest.annotations, manifest.required_node_affinity)
 
 
-def preferred_by_webhook(pod: JsonObject) -> str:
+def preferred_by_webhook(manifest: Manifest) -> str:
     """Return the node that an earlier call of the webhook preferred for the pod and that may fit it, or ""."""
-    node = text(pod, "metadata", "annotations", CO_SCHEDULED_NODE)
-    may_fit = recorded_reason(pod) in MAY_FIT_REASONS and is_dns_subdomain(node) and has_preferred_term(pod, node)
-    return node if may_fit and not is_gated(pod) else ""
+    if recorded_reason(manifest.annotations) not in MAY_FIT_REASONS or is_gated(manifest):
+        return ""
+    node = text(manifest.annotations, CO_SCHEDULED_NODE)
+    return node if is_dns_subdomain(node) and has_preferred_term(manifest.affinity, node) else ""
 
 
-def is_gated(pod: JsonObject) -> bool:
+def is_gated(manifest: Manifest) -> bool:
     """Return whether the scheduler ignores the pod until its scheduling gates are removed."""
-    return bool(mapping(pod, "spec").get("schedulingGates"))
+    return bool(manifest.spec.scheduling_gates)
 
 
 def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
@@ -82,7 +81,7 @@ class Rule(Struct, frozen=True):
     holds: Callable[[Manifest, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not manifest.spec.get("nodeName"))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda manifest, *_: not manifest.spec.node_name)
 _INJECTED = Rule(
     Reason.ALREADY_INJECTED,
     "without the webhook's terms",

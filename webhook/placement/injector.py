@@ -9,7 +9,7 @@ from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import FailedCheck
-from webhook.placement.objects.fields import Malformed, mapping, text
+from webhook.placement.objects.fields import Malformed, text
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest
@@ -69,8 +69,10 @@ def failed(error: Exception, settings: Settings) -> Injection:
 
 
 def decide(review: Review, catalog: Catalog | None, settings: Settings, trace: Trace | None = None) -> Decision:
-    """Decide which node the pod should run on, and why. Fills the `trace`."""
+    """Decide which node the pod should run on, and why. Fills the `trace`. Raises Malformed."""
     trace = trace or Trace()
+    if review.malformed:
+        raise Malformed(review.malformed)
     if not review.creates_pod:
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     manifest, mode = review.manifest, review.mode
@@ -126,7 +128,7 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
     """
-    node = eligibility.pinned_by_webhook(manifest.pod)
+    node = eligibility.pinned_by_webhook(manifest)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     candidate = Candidate(manifest, node, catalog, releases=releases_pins(settings))
@@ -180,8 +182,7 @@ def _unserved(
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
     if any(claim.follows for claim in deciding):
         local = replicas.local_nodes(claims, manifest, catalog, settings)
-        selector = mapping(manifest.spec, "nodeSelector")
-        message = wording.cold_start(claims, selector, local, steering=settings.steering)
+        message = wording.cold_start(claims, manifest.spec.node_selector, local, steering=settings.steering)
         return replace(unchanged(Reason.COLD_START, mode, message), replica_nodes=local.nodes)
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
@@ -195,7 +196,7 @@ def _leads_elsewhere(manifest: Manifest, node: str, catalog: Catalog) -> bool:
         return True
     pods = (pod for claim in manifest.claims for pod in catalog.mounting_pods(manifest.namespace, claim))
     runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == manifest.vmi_uid for pod in pods)
-    return runs_there or HOSTNAME in mapping(manifest.spec, "nodeSelector")
+    return runs_there or HOSTNAME in manifest.spec.node_selector
 
 
 def _placed(  # noqa: PLR0913, PLR0917 (what the decision depends on)
@@ -238,7 +239,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if decision.outcome is Outcome.PINNED:
         return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not may_fit or eligibility.is_gated(candidate.manifest.pod) or not candidate.fits():
+    if not may_fit or eligibility.is_gated(candidate.manifest) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
@@ -251,9 +252,9 @@ def place_share_manager(
     The node is preferred, never required, so that Longhorn's failover always wins. Fills the `trace`.
     """
     trace = trace or Trace()
-    volume = text(manifest.labels, VOLUME_LABEL)
+    volume = manifest.labels.get(VOLUME_LABEL, "")
     users = consumers_of(volume, catalog, settings)
-    avoided = avoided_nodes(manifest.pod)
+    avoided = avoided_nodes(manifest.affinity)
     trace.consumers, trace.avoided = users, avoided
     if not users:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM or pod uses volume {volume}")

@@ -22,8 +22,9 @@ from webhook.placement.affinity import (
     with_preference,
     without_pin,
 )
-from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in, text
+from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import PodSpec
 from webhook.placement.objects.selectors import REQUIRED, Selector
 from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
@@ -132,14 +133,13 @@ def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> lis
     Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    pod, node, outcome = manifest.pod, decision.node or "", decision.outcome
-    spec = map_in(pod, "spec")
-    if node and not spec and outcome is not Outcome.UNCHANGED:
+    spec, node, outcome = manifest.pod.spec, decision.node or "", decision.outcome
+    if node and spec is None and outcome is not Outcome.UNCHANGED:
         raise Malformed("spec is empty")
     if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
         node = ""
     scheduler = _scheduler_name(manifest, decision, settings)
-    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
+    recorded = _patch_of_annotations(manifest.annotations, decision) if decision.recorded else []
     cold = decision.claims if decision.reason is Reason.COLD_START else ()
     labels = dict.fromkeys(each.limits for each in cold if each.decides and each.limits)
     preferences: tuple[_Preference, ...] = (*labels, *decision.replica_nodes)
@@ -147,18 +147,18 @@ def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> lis
         return recorded
     terms = outcome is Outcome.PINNED or decision.unpins
     change = node, outcome, decision.unpins, scheduler, preferences
-    kept = _touched(spec, node, preferences, terms=terms)
+    kept = _touched(manifest.spec, node, preferences, terms=terms)
     encoded = msgspec.json.encode(kept)
     if len(encoded) <= MAX_CACHED_LENGTH:
         return [*recorded, *_cached_patch_of_spec(encoded, change)]
     return [*recorded, *_patch_of_spec(kept, change)]
 
 
-def _touched(spec: JsonObject, node: str, preferences: tuple[_Preference, ...], *, terms: bool) -> JsonObject:
+def _touched(spec: PodSpec, node: str, preferences: tuple[_Preference, ...], *, terms: bool) -> JsonObject:
     """Return what a patch may change: to copy and compare an affinity of 500 KB takes 8 ms."""
-    touched = _subset(spec, "affinity", "schedulerName") if node or preferences else _subset(spec, "schedulerName")
-    if affinity := map_in(touched, "affinity"):
-        touched["affinity"] = part = _subset(affinity, "nodeAffinity")
+    touched: JsonObject = {"schedulerName": spec.scheduler_name} if spec.scheduler_name else {}
+    if spec.affinity is not None and (node or preferences):
+        touched["affinity"] = part = _subset(spec.affinity, "nodeAffinity")
         if node_affinity := map_in(part, "nodeAffinity"):
             part["nodeAffinity"] = part = _subset(node_affinity, PREFERRED, *((REQUIRED,) if terms else ()))
             if preferred := list_in(part, PREFERRED):
@@ -171,8 +171,7 @@ def _subset(parent: JsonObject, *keys: str) -> JsonObject:
     return {key: parent[key] for key in keys if key in parent}
 
 
-def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Operation]:
-    annotations = map_in(metadata, "annotations")
+def _patch_of_annotations(annotations: JsonObject, decision: Decision) -> list[Operation]:
     before = _subset(annotations, DECISION, CO_SCHEDULED_NODE)
     after = {DECISION: f"{decision.reason}: {decision.message}"}
     # Without a node, no term of this pod backs the annotation: it was copied from another pod.
@@ -185,8 +184,7 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
     if before:
         return patch_between({"metadata": {"annotations": before}}, {"metadata": {"annotations": after}})
     # Texts change only the values of the operations. So verify the patch once, with each key as its own text.
-    exists, known = metadata.get("annotations") is not None, "annotations" in metadata
-    keys = _cached_additions(tuple(after), exists, known)
+    keys = _cached_additions(tuple(after), bool(annotations))
     return [each | {"value": after[each["value"]] if type(each["value"]) is str else after} for each in keys]
 
 
@@ -195,9 +193,9 @@ def _size(annotations: JsonObject) -> int:
 
 
 @lru_cache(maxsize=8)
-def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Sequence[Operation]:
-    """Return the operations that add annotations to those of a pod, which exist, are null (`known`) or are absent."""
-    old: JsonObject = {"annotations": {} if exists else None} if known else {}
+def _cached_additions(keys: tuple[str, ...], exist: bool) -> Sequence[Operation]:
+    """Return the operations that add annotations to those of a pod, if these exist. Also replaces null or no others."""
+    old: JsonObject = {"annotations": {}} if exist else {}
     return patch_between({"metadata": old}, {"metadata": {"annotations": {key: key for key in keys}}})
 
 
@@ -208,4 +206,4 @@ def _scheduler_name(manifest: Manifest, decision: Decision, settings: Settings) 
     if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
         return ""
     # A pod from a file may have no schedulerName yet; the API server sets default-scheduler.
-    return settings.scheduler_names.get(text(manifest.spec, "schedulerName") or "default-scheduler", "")
+    return settings.scheduler_names.get(manifest.spec.scheduler_name or "default-scheduler", "")

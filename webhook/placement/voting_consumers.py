@@ -60,9 +60,9 @@ def _is_claimed(volume: Volume, catalog: Catalog) -> bool:
     return claim.volume_name == volume.name and volume.names(claim)
 
 
-def avoided_nodes(pod: JsonObject) -> frozenset[str]:
-    """Return the nodes that the pod prefers to avoid. Longhorn adds such a preference after a stale lease."""
-    preferred = mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
+def avoided_nodes(affinity: JsonObject) -> frozenset[str]:
+    """Return the nodes that a pod prefers to avoid. Longhorn adds such a preference after a stale lease."""
+    preferred = mappings(affinity, "nodeAffinity", PREFERRED)
     return frozenset(
         name
         for term in preferred

@@ -1,10 +1,9 @@
 """The sentences that operators read: the message of a decision, the advice for each reason, and the warnings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
@@ -172,7 +171,9 @@ def unserved(findings: Iterable[ClaimFinding]) -> str:
     return f"no node serves {_claims([f'{each.claim} ({each.reason})' for each in findings if each.decides])}"
 
 
-def cold_start(findings: Iterable[ClaimFinding], selector: JsonObject, local: LocalNodes, *, steering: bool) -> str:
+def cold_start(
+    findings: Iterable[ClaimFinding], selector: Mapping[str, str], local: LocalNodes, *, steering: bool
+) -> str:
     """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM.
 
     `selector` is the VM's nodeSelector. The VM prefers the `local` nodes.

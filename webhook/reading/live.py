@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import msgspec
+
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import PODS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import LonghornVolume, Replica
-from webhook.placement.objects.fields import JsonObject, mapping
-from webhook.placement.objects.kubevirt import is_virt_launcher
+from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import is_share_manager
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 
@@ -43,7 +45,9 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             for item, fact in kind.read_all(items, skip):
                 if fact is not None:
                     inventory.store.put(fact)
-                if not kind.typed and (kind is not PODS or _is_kept(item)):
+                if kind is PODS and _is_kept(item):
+                    inventory.keep(kind.name, msgspec.to_builtins(item))
+                elif not kind.typed:
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)
@@ -54,5 +58,6 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             raise
 
 
-def _is_kept(pod: JsonObject) -> bool:
-    return is_virt_launcher(pod) or is_share_manager(mapping(pod, "metadata", "labels"))
+def _is_kept(pod: PodObject) -> bool:
+    labels = pod.metadata.labels
+    return labels.get(APP_LABEL) == VIRT_LAUNCHER or is_share_manager(labels)

@@ -28,8 +28,9 @@ from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
 from webhook.placement.injector import inject, predict
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, condition, text
+from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.review import Review, review_of
@@ -61,8 +62,11 @@ class Section(Struct, frozen=True):
 
 def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObject:
     """Explain an existing pod that runs no VM."""
-    found = explain_review(review_of(before_scheduling(pod), settings), catalog, settings)
-    fact, placement = read_pod(pod), [*_placement(pod)]
+    namespace = text(pod, "metadata", "namespace") or "default"
+    manifest = Manifest.of(pod, namespace)
+    created = Manifest.of(before_scheduling(pod), namespace)
+    found = explain_review(review_of(created, settings), catalog, settings)
+    fact, placement = read_pod(manifest.pod), [*_placement(manifest)]
     if fact and settings.steering and (followed := assess_pod(fact, catalog, settings)):
         served = f"which {followed.storage_node} serves" if followed.storage_node else "which no node serves now"
         placement.append(
@@ -136,14 +140,15 @@ def _if_eligible(  # noqa: PLR0913, PLR0917 (what the decision depends on)
     return predict(review.manifest.as_start(), by, catalog, settings, trace)
 
 
-def _placement(pod: JsonObject) -> Iterator[str]:
+def _placement(manifest: Manifest) -> Iterator[str]:
     """Describe where a pod is, the scheduler's report, and the webhook's decision at its creation."""
-    node, phase = text(pod, "spec", "nodeName"), text(pod, "status", "phase") or "no phase"
-    yield f"pod {text(pod, 'metadata', 'name')}: {phase}, {f'on {node}' if node else 'not bound to a node'}"
-    scheduled = condition(pod, "PodScheduled")
-    if scheduled.get("status") == "False":
-        yield f"the scheduler reports: {text(scheduled, 'message')}"
-    yield f"decision at creation: {text(pod, 'metadata', 'annotations', DECISION) or 'none (no annotation)'}"
+    node, status = manifest.spec.node_name, manifest.pod.status
+    where = f"on {node}" if node else "not bound to a node"
+    yield f"pod {manifest.metadata.name}: {status.phase or 'no phase'}, {where}"
+    scheduled = status.condition("PodScheduled")
+    if scheduled.status == "False":
+        yield f"the scheduler reports: {scheduled.message}"
+    yield f"decision at creation: {text(manifest.annotations, DECISION) or 'none (no annotation)'}"
 
 
 def _state(vm: JsonObject, *, stops: bool) -> Iterator[str]:
@@ -168,7 +173,7 @@ def _steps(
         found = [line for each in trace.claims for line in claim_findings(each, namespace, catalog, settings)]
         yield Section("Which nodes serve the claims?", tuple(found))
     if trace.consumers is not None:
-        volume = text(review.manifest.labels, VOLUME_LABEL)
+        volume = review.manifest.labels.get(VOLUME_LABEL, "")
         yield Section("Which pods use the volume?", tuple(_volume_consumers(volume, trace, catalog)))
     if trace.choice:
         yield Section("Which node is the target?", tuple(_target(trace, trace.choice)))

@@ -17,6 +17,7 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import Manifest, is_terminating
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.objects.quotas import exceeded_quota
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
@@ -130,8 +131,9 @@ def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candida
     """
     source = catalog.node(machine.pod.node) if machine.pod else None
     hostname, labels = _hostname(target, catalog), source.labels if source else {}
-    pod = target_pod(mapping(machine.target), mapping(machine.manifest), machine.vmi, hostname, labels)
-    return Candidate(Manifest(pod, machine.namespace), target, catalog, hotplugged=machine.hotplugged)
+    template = machine.target or Manifest(PodObject(), machine.namespace)
+    pod = target_pod(template, machine.manifest, machine.vmi, hostname, labels)
+    return Candidate(pod, target, catalog, hotplugged=machine.hotplugged)
 
 
 def _hostname(node: str, catalog: Catalog) -> str:
@@ -146,7 +148,7 @@ def why_not_evacuated(status: Status, around: Surroundings, catalog: Catalog) ->
 
 
 def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
-    vmi, manifests = status.machine.vmi, (status.machine.vmi, status.machine.manifest)
+    vmi, manifest = status.machine.vmi, status.machine.manifest
     if status.state is not State.APART:
         yield Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
     if status.opted_out:
@@ -162,7 +164,7 @@ def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
     if migratable.get("status") != "True":
         cause = text(migratable, "message") or text(migratable, "reason")
         yield Refusal(Hindrance.NOT_MIGRATABLE, cause or "no VMI with the condition LiveMigratable")
-    if any(NO_EVICTION in mapping(each, "metadata", "annotations") for each in manifests):
+    if NO_EVICTION in mapping(vmi, "metadata", "annotations") or (manifest and NO_EVICTION in manifest.annotations):
         yield Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
 
 

@@ -20,6 +20,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
+from webhook.placement.objects.pod_object import PodSpec
 from webhook.placement.voting_consumers import claims_of
 
 
@@ -56,7 +57,7 @@ class Site(Struct, frozen=True, dict=True):
         return found
 
     @cached_property
-    def servers(self) -> Mapping[str, JsonObject]:
+    def servers(self) -> Mapping[str, PodSpec]:
         """Return the specs of the share-manager pods by their volumes."""
         return next((each.machine.servers for each in self.statuses), {})
 

@@ -24,10 +24,10 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.injector import place_share_manager
 from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import NO_SPEC, PodMetadata, PodObject
 from webhook.placement.reasons import Outcome
 
 NO_SERVER = "no other node can run its share-manager"
@@ -223,7 +223,7 @@ def _waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Itera
 def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
-    created = Manifest(before_scheduling(manifest or {}), pod.namespace)
+    created = Manifest.of(before_scheduling(manifest or {}), pod.namespace)
     places = find_places(partial(Candidate, created), state.catalog, None, 1)
     return not manifest or bool(places.nodes)
 
@@ -283,7 +283,7 @@ def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
 
 
 def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
-    created = Manifest(mapping(vm.machine.template), vm.machine.namespace)
+    created = vm.machine.next_pod
     return find_places(partial(Candidate, created), state.catalog, others, state.most)
 
 
@@ -320,7 +320,7 @@ def _place_servers(state: State) -> State:
 
 def _placed_server(volume: str, server: Server, state: State) -> Server:
     """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
-    created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
+    created = _server_pod(volume, state)
     fitting = partial(find_places, partial(Candidate, created), state.catalog, None)
     nodes = fitting(state.most).nodes
     if not nodes:
@@ -344,7 +344,7 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
 
 def is_servable(volume: str, state: State) -> bool:
     """Return whether a node can run the next share-manager of a volume now."""
-    created = Manifest(_server_pod(volume, state), state.site.around.settings.longhorn_namespace)
+    created = _server_pod(volume, state)
     return bool(find_places(partial(Candidate, created), state.catalog, None, 1).nodes)
 
 
@@ -358,12 +358,13 @@ def _is_settled(vm: Vm, server: Server, state: State) -> bool:
     return vm.placed_at < state.step or server.lost_at < state.step
 
 
-def _server_pod(volume: str, state: State) -> JsonObject:
+def _server_pod(volume: str, state: State) -> Manifest:
     """Return the next share-manager pod of a volume, as Longhorn creates it."""
     namespace = state.site.around.settings.longhorn_namespace
     labels = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: volume}
-    metadata = {"name": f"share-manager-{volume}", "namespace": namespace, "labels": labels}
-    return before_scheduling({"metadata": metadata, "spec": mapping(state.site.servers, volume)})
+    metadata = PodMetadata(f"share-manager-{volume}", namespace, labels=labels)
+    spec = replace(state.site.servers.get(volume, NO_SPEC), node_name="")
+    return Manifest(PodObject(metadata, spec), namespace)
 
 
 def _delete_consumers(before: State, after: State) -> State:

@@ -8,7 +8,6 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
 from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
-from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest, pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
@@ -51,9 +50,9 @@ class Candidate:
         # What is left for the review.
         self.comparisons = comparisons or Comparisons()
         # As if the pod ran on the node. Without a name, it has its VMI's UID, like the store's reservations.
-        name = text(manifest.metadata, "name") or manifest.vmi_uid
-        self.pod_facts = facts = pod_facts(manifest, name, node_name)
-        terms = () if facts.oversized else required_terms(manifest.pod, self.namespace, "podAffinity")
+        self.pod_facts = facts = pod_facts(manifest, manifest.metadata.name or manifest.vmi_uid, node_name)
+        of_pod = manifest.affinity, manifest.labels, self.namespace
+        terms = () if facts.oversized else required_terms(*of_pod, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         self.vm = catalog.virtual_machine(self.namespace, facts.vm) if facts.vm else None
         self.hotpluggable_volumes = self._volumes_of(self.vm.hotpluggable if self.vm else ())

@@ -5,7 +5,6 @@ So the guard applies the scheduler's own rules before the scheduler does. A chec
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 
 from msgspec import Struct
 
@@ -14,8 +13,9 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.facts import MAX_START_FAILURES, Taint, Volume
-from webhook.placement.objects.fields import is_dns_subdomain, mapping, mappings, strings, text
+from webhook.placement.objects.fields import is_dns_subdomain, mappings, strings
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import Container
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import node_matches, zones_match
 from webhook.placement.reasons import Reason
@@ -38,15 +38,15 @@ class FailedCheck(Struct, frozen=True):
 
 def _tolerated(candidate: Candidate, taint: Taint) -> bool:
     """Return whether the pod tolerates the taint. A toleration with an unknown operator tolerates nothing."""
-    tolerations = mappings(candidate.manifest.spec, "tolerations")
+    tolerations = candidate.manifest.spec.tolerations
     candidate.comparisons.spend(1 + len(tolerations))
     for toleration in tolerations:
-        if toleration.get("effect") and toleration["effect"] != taint.effect:
+        if toleration.effect not in ("", taint.effect):
             continue
-        operator, key = toleration.get("operator") or "Equal", text(toleration, "key")
-        if operator == "Exists" and key in ("", taint.key):
+        if toleration.operator == "Exists" and toleration.key in ("", taint.key):
             return True
-        if operator == "Equal" and key == taint.key and text(toleration, "value") == taint.value:
+        is_equal = toleration.key == taint.key and toleration.value == taint.value
+        if toleration.operator in ("", "Equal") and is_equal:
             return True
     return False
 
@@ -88,7 +88,7 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    selector, spend = mapping(candidate.manifest.spec, "nodeSelector"), candidate.comparisons.spend
+    selector, spend = candidate.manifest.spec.node_selector, candidate.comparisons.spend
     spend(len(selector))
     for key, value in selector.items():
         if node.labels.get(key) != value:
@@ -115,7 +115,8 @@ def _emulated(candidate: Candidate) -> str | None:
 
 
 def _unpinnable_terms(candidate: Candidate) -> str | None:
-    part = unpinnable_part(candidate.manifest.pod, candidate.node_name)
+    manifest = candidate.manifest
+    part = unpinnable_part(manifest.required_node_affinity, manifest.annotations, candidate.node_name)
     return f"cannot be checked against the pod's spec.affinity.nodeAffinity ({part})" if part else None
 
 
@@ -147,35 +148,32 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
-# Fields of the items in a list of a container, each with a value that the scheduler evaluates; None for any value.
-_ITEM_FIELDS = (
-    ("ports", "hostPort", None),
-    # Only some nodes declare these features: kube-scheduler, plugin NodeDeclaredFeatures.
-    ("restartPolicyRules", "action", "RestartAllContainers"),
-    ("volumeMounts", "bindMountOptions", None),
-)
-
-
 def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
     spec = manifest.spec
-    constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
-    if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in constraints):
+    if any(constraint.when_unsatisfiable == "DoNotSchedule" for constraint in spec.topology_spread_constraints):
         yield "topologySpreadConstraints"
-    if spec.get("resourceClaims"):
+    if spec.resource_claims:
         yield "resourceClaims"
-    if "ephemeral" in chain(*mappings(spec, "volumes")):  # its claim does not exist yet
+    if any(volume.ephemeral is not None for volume in spec.volumes):  # its claim does not exist yet
         yield "volumes[].ephemeral"
-    for kind in ("containers", "initContainers"):
-        for container in mappings(spec, kind):
-            for name, field, value in _ITEM_FIELDS:
-                values = [item.get(field) for item in mappings(container, name)] if name in container else ()
-                is_set = value in values if value else any(values)
-                if is_set:
-                    yield f"{kind}[].{name}[].{field}"
-    if spec.get("hostNetwork") and spec.get("hostUsers") is False:  # another declared feature
+    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for container in containers:
+            for field in _unsupported_fields_of(container):
+                yield f"{kind}[].{field}"
+    if spec.host_network and spec.host_users is False:  # only some nodes declare this feature
         yield "hostUsers"
-    if spec.get("schedulingGates"):  # by the time when the gates are removed, the node may be full
+    if spec.scheduling_gates:  # by the time when the gates are removed, the node may be full
         yield "schedulingGates"
+
+
+def _unsupported_fields_of(container: Container) -> Iterator[str]:
+    if any(port.host_port for port in container.ports):
+        yield "ports[].hostPort"
+    # Only some nodes declare these features: kube-scheduler, plugin NodeDeclaredFeatures.
+    if any(rule.action == "RestartAllContainers" for rule in container.restart_policy_rules):
+        yield "restartPolicyRules[].action"
+    if any(mount.bind_mount_options for mount in container.volume_mounts):
+        yield "volumeMounts[].bindMountOptions"
 
 
 def _constraints(candidate: Candidate) -> Iterator[str]:

@@ -6,10 +6,10 @@ keep another tenant's VM from its storage. So these rules ask for what only Kube
 
 from collections.abc import Callable, Iterable
 
-from webhook.placement.eligibility import has_node, is_gated, pinned_by_webhook, preferred_by_webhook
+from webhook.placement.eligibility import is_gated, pinned_by_webhook, preferred_by_webhook
 from webhook.placement.objects.facts import Node, PendingPin, Pod
-from webhook.placement.objects.fields import JsonObject, condition, is_dns_subdomain, text
-from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
+from webhook.placement.objects.fields import is_dns_subdomain
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import PODS
 
 # Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
@@ -17,29 +17,31 @@ MAX_AGE = 300.0
 MAX_PODS = 8  # of one VMI: KubeVirt creates one or two unbound pods, and users may create thousands
 
 
-def read_pin(pod: JsonObject) -> PendingPin | None:
+def read_pin(manifest: Manifest) -> PendingPin | None:
     """Extract the pin of an unbound pod of a VMI, or the webhook's preference; None if the pod has neither.
 
     The scheduler ignores a pod with a scheduling gate, and the webhook never pins one.
     """
-    uid, vm = ("", "") if has_node(pod) else controlling_vmi(pod)
-    # Namespace users control owner references: a name of any length must not fill the memory.
-    if not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
+    if manifest.spec.node_name or not manifest.is_virt_launcher or is_gated(manifest):
         return None
-    since = _unschedulable_since(pod)
-    if node := pinned_by_webhook(pod):
+    uid, vm = manifest.controlling_vmi
+    # Namespace users control owner references: a name of any length must not fill the memory.
+    if not uid or not is_dns_subdomain(vm):
+        return None
+    since = _unschedulable_since(manifest)
+    if node := pinned_by_webhook(manifest):
         return PendingPin(node, vm, since)
     # The scheduler chooses another node for a pod that only prefers one, if that node can't run the pod.
-    decided = since or text(pod, "status", "nominatedNodeName")
-    node = "" if decided else preferred_by_webhook(pod)
+    decided = since or manifest.pod.status.nominated_node_name
+    node = "" if decided else preferred_by_webhook(manifest)
     return PendingPin(node, vm, prefers=True) if node else None
 
 
-def _unschedulable_since(pod: JsonObject) -> str:
-    found = condition(pod, "PodScheduled")
-    if (found.get("status"), found.get("reason")) != ("False", "Unschedulable"):
+def _unschedulable_since(manifest: Manifest) -> str:
+    scheduled = manifest.pod.status.condition("PodScheduled")
+    if (scheduled.status, scheduled.reason) != ("False", "Unschedulable"):
         return ""
-    return text(found, "lastTransitionTime") or text(pod, "metadata", "creationTimestamp")
+    return scheduled.last_transition_time or manifest.metadata.creation_timestamp or ""
 
 
 def counting_pod(pods: Iterable[tuple[Pod, float]], find_node: Callable[[str], Node | None]) -> Pod | None:

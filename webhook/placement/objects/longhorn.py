@@ -7,7 +7,8 @@ https://github.com/longhorn/longhorn-manager/tree/5ddaa369fa7e3b0da9ee9fd42dbec2
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webhook.placement.objects.fields import LABEL_NAME, JsonObject, is_label_key
+from webhook.placement.objects.fields import LABEL_NAME, is_label_key
+from webhook.placement.objects.pod_object import Toleration
 from webhook.placement.objects.selectors import Requirement, Selector
 
 COMPONENT_LABEL = "longhorn.io/component"
@@ -50,16 +51,13 @@ def node_selector(setting: str) -> dict[str, str]:
     return {key.strip(" "): value.strip(" ") for key, value in parts} if all(len(part) == 2 for part in parts) else {}
 
 
-def tolerations(setting: str) -> list[JsonObject]:
+def tolerations(setting: str) -> tuple[Toleration, ...]:
     """Parse tolerations such as "a=b:NoSchedule;c:NoExecute". Like `UnmarshalTolerations`, ignore invalid ones."""
     parts = [part.split(":") for part in setting.replace(" ", "").split(";")] if setting.strip(" ") else []
     if any(len(part) != 2 or part[1] not in _EFFECTS for part in parts):
-        return []
+        return ()
     pairs = [(*pair.partition("="), effect) for pair, effect in parts]
-    return [
-        {"key": key, "operator": "Equal" if equal else "Exists", "value": value, "effect": effect}
-        for key, equal, value, effect in pairs
-    ]
+    return tuple(Toleration(key, "Equal" if equal else "Exists", value, effect) for key, equal, value, effect in pairs)
 
 
 def share_manager_limits(selector: str, topologies: Iterable[tuple[str, tuple[str, ...]]]) -> Selector:

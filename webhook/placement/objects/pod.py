@@ -1,14 +1,18 @@
 """Read the facts about one pod from its manifest."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
+
+from msgspec.structs import replace
 
 from webhook.placement.objects import kubevirt
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.pod_object import NO_SPEC, PodMetadata, PodObject, PodSpec, PodVolume
 from webhook.placement.objects.resources import MAX_RESOURCES, PODS, CostlyQuantities, effective_requests
 from webhook.placement.objects.selectors import REQUIRED, required_terms
+from webhook.placement.objects.typed import convert
 
 DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 MAX_CLAIMS = 128  # of a pod that are followed, each in 10 µs; more than a VM can have disks
@@ -16,8 +20,6 @@ MAX_CLAIMS = 128  # of a pod that are followed, each in 10 µs; more than a VM c
 # pod of KubeVirt takes 4 KB. Anybody who may create pods fills the caches: with 2.8 MB of terms, a pod took 18 MB.
 MAX_DETAILS = 16 * 1024
 MAX_NAME = 253  # characters; a made-up review may have longer names than the API server accepts
-# The manifest's key that marks a pod whose details were too long to decode.
-UNDECODED = "undecoded"
 # Bytes of memory: of a string without its characters; of each quote and each entry of a map in the text of a term.
 _STRING, _QUOTE, _ENTRY = 100, 40, 80
 _TERMS = frozenset({"podAntiAffinity", "podAffinity"})
@@ -29,18 +31,23 @@ NO_STRINGS: frozenset[str] = frozenset()
 
 
 class Manifest:
-    """A pod's manifest, of which the rules read each part once. The pod may not have a namespace yet.
+    """A pod, of which the rules read each part once. The pod may not have a namespace yet.
 
     `user` is the creator of a pod that is being created, None for a pod from a file and for a predicted one.
     `true_annotations` and `false_annotations` are the keys of the annotations with that value, if the pod mounts
     claims. `required_node_affinity` may be of any type.
     """
 
-    def __init__(self, pod: JsonObject, namespace: str, user: str | None = None) -> None:
-        self.pod, self.namespace, self.user = pod, namespace, user
-        self.metadata, self.spec = mapping(pod, "metadata"), mapping(pod, "spec")
-        self.labels, self.annotations = mapping(self.metadata, "labels"), mapping(self.metadata, "annotations")
-        self.affinity, self.claims = mapping(self.spec, "affinity"), mounted_claims(self.spec)
+    def __init__(self, pod: PodObject, namespace: str, user: str | None = None) -> None:
+        self.pod = pod
+        self.namespace = namespace
+        self.user = user
+        self.metadata: PodMetadata = pod.metadata
+        self.spec: PodSpec = pod.spec or NO_SPEC
+        self.labels = self.metadata.labels
+        self.annotations: JsonObject = self.metadata.annotations or {}
+        self.affinity: JsonObject = self.spec.affinity or {}
+        self.claims = mounted_claims(self.spec.volumes)
         self.required_node_affinity = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
         app = self.labels.get(kubevirt.APP_LABEL)
         self.is_virt_launcher = app == kubevirt.VIRT_LAUNCHER
@@ -49,22 +56,36 @@ class Manifest:
         keys = true_and_false_keys(self.annotations) if uses_volumes else (NO_STRINGS, NO_STRINGS)
         self.true_annotations, self.false_annotations = keys
         self.is_migration_target = bool(self.labels.get(kubevirt.MIGRATION_LABEL))
-        self.vmi_uid = text(self.labels, kubevirt.CREATED_BY_LABEL)
+        self.vmi_uid = self.labels.get(kubevirt.CREATED_BY_LABEL, "")
+
+    @classmethod
+    def of(cls, pod: JsonObject, namespace: str) -> Self:
+        """Return the manifest of a pod from a file, or of a predicted pod. Raises Malformed."""
+        return cls(convert(pod, PodObject), namespace)
+
+    @property
+    def controlling_vmi(self) -> tuple[str, str]:
+        """Return the UID and the name of the VMI that controls the pod; "" twice if the label names another VMI."""
+        owner = self.metadata.controller
+        if not self.vmi_uid or owner.kind != kubevirt.VMI or owner.uid != self.vmi_uid:
+            return "", ""
+        return owner.uid, owner.name
 
     def as_start(self) -> "Manifest":
         """Return the manifest as if the pod started a VM, and were no target of a live migration."""
         labels = {key: value for key, value in self.labels.items() if key != kubevirt.MIGRATION_LABEL}
-        return Manifest(self.pod | {"metadata": self.metadata | {"labels": labels}}, self.namespace, self.user)
+        pod = replace(self.pod, metadata=replace(self.metadata, labels=labels))
+        return Manifest(pod, self.namespace, self.user)
 
 
-def mounted_claims(spec: JsonObject) -> tuple[str, ...]:
-    """Return the names of the claims that a pod's spec mounts, in volume order, without duplicates.
+def mounted_claims(volumes: Iterable[PodVolume]) -> tuple[str, ...]:
+    """Return the names of the claims that a pod's volumes mount, in their order, without duplicates.
 
     Of more than MAX_CLAIMS, the first ones and one more: to read 6,000 takes 3 ms.
     """
     names: dict[str, None] = {}
-    for volume in mappings(spec, "volumes"):
-        if "persistentVolumeClaim" in volume and (name := text(volume["persistentVolumeClaim"], "claimName")):
+    for volume in volumes:
+        if volume.persistent_volume_claim and (name := volume.persistent_volume_claim.claim_name):
             names[name] = None
             if len(names) > MAX_CLAIMS:
                 break
@@ -77,30 +98,26 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    labels = _strings(manifest.labels)
-    owner = text(kubevirt.controller_of(manifest.pod), "uid") if manifest.is_of_vm else ""
-    oversized = _is_oversized(manifest, labels, owner)
+    owner = manifest.metadata.controller.uid if manifest.is_of_vm else ""
+    oversized = _is_oversized(manifest, owner)
     if oversized:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
-        labels, owner = manifest.labels, ""
-    item, namespace, metadata, spec = manifest.pod, manifest.namespace, manifest.metadata, manifest.spec
-    status = mapping(item, "status")
+        owner = ""
+    metadata, spec, status = manifest.metadata, manifest.spec, manifest.pod.status
     annotations = manifest.annotations if manifest.is_of_vm else {}
-    requests, unknown = _requests(item)
-    node = text(spec, "nodeName")
-    priority = spec.get("priority")
+    requests, unknown = _requests(manifest.pod)
     return Pod(
-        namespace=namespace[:MAX_NAME],
+        namespace=manifest.namespace[:MAX_NAME],
         name=name[:MAX_NAME],
-        uid=text(metadata, "uid")[:MAX_NAME],
-        node=node,
+        uid=metadata.uid[:MAX_NAME],
+        node=spec.node_name,
         effective_node=effective_node,
-        alive=text(status, "phase") in ("Pending", "Running", "") and not metadata.get("deletionTimestamp"),
-        created=text(metadata, "creationTimestamp")[:MAX_NAME],
+        alive=status.phase in ("Pending", "Running", "") and not metadata.deletion_timestamp,
+        created=(metadata.creation_timestamp or "")[:MAX_NAME],
         # A pod that is being created has no uid. Nothing keeps its labels for long.
-        labels=shared_labels(labels) if "uid" in metadata else labels,
+        labels=shared_labels(manifest.labels) if metadata.uid else manifest.labels,
         requests=requests,
-        anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
+        anti_affinity=required_terms(manifest.affinity, manifest.labels, manifest.namespace, "podAntiAffinity"),
         claims=manifest.claims,
         true_annotations=manifest.true_annotations,
         owner=owner,
@@ -108,23 +125,24 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=manifest.false_annotations,
         oversized=oversized or unknown,
-        priority=priority if isinstance(priority, int) else 0,
-        nominated=not node and bool(text(status, "nominatedNodeName")),
+        priority=spec.priority or 0,
+        nominated=not spec.node_name and bool(status.nominated_node_name),
     )
 
 
-def _is_oversized(manifest: Manifest, labels: dict[str, str], owner: str) -> bool:
+def _is_oversized(manifest: Manifest, owner: str) -> bool:
     """Return whether the details of a pod are unknown, or take more than MAX_DETAILS."""
-    if UNDECODED in manifest.pod or len(labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
+    labels = manifest.labels
+    if manifest.pod.undecoded or len(labels) * _STRING > MAX_DETAILS or len(manifest.claims) > MAX_CLAIMS:
         return True
     details = [*labels, *labels.values(), *manifest.true_annotations, *manifest.false_annotations, *manifest.claims]
     return memory_of([*details, owner] if owner else details) + _size_of_terms(manifest.affinity) > MAX_DETAILS
 
 
-def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
+def _requests(pod: PodObject) -> tuple[dict[str, int], bool]:
     """Return the requests of a pod, and whether they are unknown. Such a pod counts only as a pod."""
     try:
-        requests = effective_requests(item)
+        requests = effective_requests(pod)
     except CostlyQuantities:
         return {PODS: 1}, True
     except Malformed as error:
@@ -134,17 +152,22 @@ def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
     return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES]), True  # cpu and memory first
 
 
-def _without_details(manifest: Manifest) -> JsonObject:
+def _without_details(manifest: Manifest) -> PodObject:
     metadata, spec, labels = manifest.metadata, manifest.spec, manifest.labels
-    kept = {key: labels[key] for key in _KEPT_LABELS if len(text(labels, key)) in range(1, _LONGEST_LABEL)}
-    identity = ("uid", "creationTimestamp", "deletionTimestamp")
-    requests = ("containers", "initContainers", "nodeName", "overhead", "resources")
-    return {
-        "metadata": {key: metadata[key] for key in identity if key in metadata} | {"labels": kept},
-        "spec": {key: spec[key] for key in requests if key in spec},
-        "status": mapping(manifest.pod, "status"),
-        UNDECODED: True,
-    }
+    identity = PodMetadata(
+        uid=metadata.uid,
+        creation_timestamp=metadata.creation_timestamp,
+        deletion_timestamp=metadata.deletion_timestamp,
+        labels={key: labels[key] for key in _KEPT_LABELS if len(labels.get(key, "")) in range(1, _LONGEST_LABEL)},
+    )
+    requests = PodSpec(
+        containers=spec.containers,
+        init_containers=spec.init_containers,
+        node_name=spec.node_name,
+        overhead=spec.overhead,
+        resources=spec.resources,
+    )
+    return PodObject(identity, requests, manifest.pod.status, undecoded=True)
 
 
 def memory_of(strings: Collection[str]) -> int:
@@ -177,10 +200,6 @@ def _name_in(annotations: JsonObject, key: str) -> str:
     # Namespace users control annotations: a value of any length must not fill the memory.
     name = text(annotations, key) if key in annotations else ""
     return name if name and is_dns_subdomain(name) else ""
-
-
-def _strings(labels: JsonObject) -> dict[str, str]:
-    return {key: value for key, value in labels.items() if type(value) is str}
 
 
 def shared_labels(labels: dict[str, str]) -> dict[str, str]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
+from msgspec.structs import replace
+
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
+from webhook.placement.objects.pod_object import NO_RESOURCES, NO_SPEC, Container, PodObject, Resources
 from webhook.placement.objects.resources import amounts, effective_requests, format_quantity
 
 _LIMITS = "limits."
 _PREFIXES = ("requests.", _LIMITS, "count/")
 
 
-def exceeded_quota(pod: JsonObject, quotas: Iterable[JsonObject]) -> str:
+def exceeded_quota(pod: PodObject, quotas: Iterable[JsonObject]) -> str:
     """Return which quota rejects the pod, and why; empty if none does.
 
     Passes over a quota with scopes, which may not apply, and over what is malformed in a hand-written file.
@@ -40,10 +43,13 @@ def _excess(requests: Mapping[str, int], limits: Mapping[str, int], quota: JsonO
     return ""
 
 
-def _with_limits_as_requests(pod: JsonObject) -> JsonObject:
-    spec = mapping(pod, "spec")
-    changed: JsonObject = {"resources": {}}
-    for kind in ("containers", "initContainers"):
-        limits = ((each, mapping(each, "resources", "limits")) for each in mappings(spec, kind))
-        changed[kind] = [each | {"resources": {"requests": found}} for each, found in limits]
-    return pod | {"spec": spec | changed}
+def _with_limits_as_requests(pod: PodObject) -> PodObject:
+    spec = pod.spec or NO_SPEC
+    containers = tuple(map(_with_limits, spec.containers))
+    init_containers = tuple(map(_with_limits, spec.init_containers))
+    changed = replace(spec, resources=NO_RESOURCES, containers=containers, init_containers=init_containers)
+    return replace(pod, spec=changed)
+
+
+def _with_limits(container: Container) -> Container:
+    return replace(container, resources=Resources(requests=container.resources.limits))

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
+from webhook.placement.objects.fields import Malformed
+from webhook.placement.objects.pod_object import (
+    NO_RESOURCES,
+    NO_SPEC,
+    Container,
+    ContainerStatus,
+    PodObject,
+    Quantities,
+    Resources,
+)
 
 PODS = "pods"
 
@@ -83,46 +92,46 @@ class CostlyQuantities(Malformed):
 class _PodQuantities:
     """Parses the quantities of one pod. `feasible` means that its pending resize is."""
 
-    def __init__(self, pod: JsonObject) -> None:
+    def __init__(self, pod: PodObject) -> None:
         self.left = MAX_QUANTITIES
-        self.feasible = condition(pod, "PodResizePending").get("reason") != "Infeasible"
+        self.feasible = pod.status.condition("PodResizePending").reason != "Infeasible"
 
     def spend(self, quantities: int) -> None:
         self.left -= quantities
         if self.left < 0:
             raise CostlyQuantities("the pod has too many resource quantities")
 
-    def millis(self, quantities: JsonObject) -> dict[str, int]:
+    def millis(self, quantities: Quantities) -> dict[str, int]:
         self.spend(len(quantities))
         return _in_millis(quantities)
 
-    def of_container(self, container: JsonObject, statuses: Mapping[str, JsonObject]) -> dict[str, int]:
-        resources = mapping(container, "resources")
+    def of_container(self, container: Container, statuses: Mapping[str, ContainerStatus]) -> dict[str, int]:
+        resources = container.resources
         # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
-        requests = self.millis(mapping(resources, "limits") | mapping(resources, "requests"))
-        if statuses:
-            self.apply_resize(requests, statuses.get(text(container, "name"), {}))
+        requests = self.millis(resources.limits | resources.requests)
+        if status := statuses.get(container.name):
+            self.apply_resize(requests, status.resources, status.allocated_resources)
         return requests
 
-    def apply_resize(self, requests: dict[str, int], status: JsonObject) -> None:
+    def apply_resize(self, requests: dict[str, int], actual: Resources | None, allocated: Quantities) -> None:
         # The kubelet never grants an infeasible resize, so the spec's amount doesn't count.
-        if not self.feasible and isinstance(status.get("resources"), dict):
+        if not self.feasible and actual is not None:
             requests.clear()
         # Until an in-place resize is complete, the larger amount counts.
-        for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
+        for resized in (actual.requests if actual else {}, allocated):
             _raise_to(requests, self.millis(resized))
 
-    def of_pod_level(self, resources: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
-        self.spend(len(mapping(resources, "limits")))
-        limits = mapping(resources, "limits").items()
+    def of_pod_level(self, pod: PodObject, resources: Resources, total: Mapping[str, int]) -> dict[str, int]:
+        self.spend(len(resources.limits))
+        limits = resources.limits.items()
         # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
         named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
-        named |= mapping(resources, "requests")
+        named |= resources.requests
         supported = ("cpu", "memory")
         named = {name: value for name, value in named.items() if name in supported or name.startswith(_HUGE_PAGES)}
         found = self.millis(named)
         resized = dict(found)
-        self.apply_resize(resized, status)
+        self.apply_resize(resized, pod.status.resources, pod.status.allocated_resources)
         # For another resource, the status has the sum of the containers, but not the larger amounts that they wait for.
         return {name: amount for name, amount in resized.items() if name in found}
 
@@ -154,18 +163,18 @@ def format_quantity(resource: str, quantity: int) -> str:
     return f"{size:.1f}".removesuffix(".0") + unit
 
 
-def effective_requests(pod: JsonObject) -> dict[str, int]:
+def effective_requests(pod: PodObject) -> dict[str, int]:
     """Return what the scheduler reserves for a pod, including the pod itself (`pods`: 1). Omits requests for 0.
 
     Init containers run in sequence, each along with the sidecars started before it, so the largest sum counts.
     Raises Malformed for a quantity that can't be parsed.
     """
-    spec, status = mapping(pod, "spec"), mapping(pod, "status")
-    containers, init_containers = mappings(spec, "containers"), mappings(spec, "initContainers")
-    of_containers = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+    spec, status = pod.spec or NO_SPEC, pod.status
+    containers, init_containers = spec.containers, spec.init_containers
+    of_containers = status.container_statuses + status.init_container_statuses
     if len(containers) + len(init_containers) > MAX_CONTAINERS or len(of_containers) > MAX_CONTAINERS:
         raise CostlyQuantities("the pod has too many containers")
-    statuses, quantities = {text(each, "name"): each for each in of_containers}, _PodQuantities(pod)
+    statuses, quantities = {each.name: each for each in of_containers}, _PodQuantities(pod)
     total: dict[str, int] = {}
     for container in containers:
         _add(total, quantities.of_container(container, statuses))
@@ -173,7 +182,7 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     peak: dict[str, int] = {}
     for container in init_containers:
         concurrent = quantities.of_container(container, statuses)
-        if container.get("restartPolicy") == "Always":
+        if container.restart_policy == "Always":
             _add(total, concurrent)
             _add(sidecars, concurrent)
             concurrent = sidecars
@@ -181,13 +190,13 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
             _add(concurrent, sidecars)
         _raise_to(peak, concurrent)
     _raise_to(total, peak)
-    if resources := mapping(spec, "resources"):
-        total |= quantities.of_pod_level(resources, status, total)
+    if spec.resources != NO_RESOURCES:
+        total |= quantities.of_pod_level(pod, spec.resources, total)
     # Kubernetes 1.37 adds the overhead to the status of the whole pod, which already contains it: PodRequests, and
     # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/kubelet_pods.go#L2182. Older ones don't read it.
-    allocated, actual = mapping(status, "allocatedResources"), mapping(status, "resources", "requests")
+    allocated, actual = status.allocated_resources, status.resources.requests if status.resources else {}
     for counted in (allocated, actual) if allocated and actual else ():
         _raise_to(total, quantities.millis(counted))
-    if overhead := mapping(spec, "overhead"):
-        _add(total, quantities.millis(overhead))
+    if spec.overhead:
+        _add(total, quantities.millis(spec.overhead))
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}

@@ -157,13 +157,13 @@ class AffinityTerm(Struct, frozen=True):
         return in_namespace and selects(self.selector, labels)
 
 
-def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
-    """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
-    affinity = mapping(pod, "spec", "affinity")
+def required_terms(
+    affinity: JsonObject, labels: Mapping[str, str], namespace: str, kind: str
+) -> tuple[AffinityTerm, ...]:
+    """Read the required terms of a pod with these labels; `kind` is podAffinity or podAntiAffinity."""
     if kind not in affinity:  # most pods
         return ()
     terms = mappings(affinity, kind, REQUIRED)
-    labels = mapping(pod, "metadata", "labels")
     return tuple(_affinity_term(term, namespace, labels) for term in terms)
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from webhook.catalog.kind import list_of, map_of, metadata_of
-from webhook.catalog.kinds import NEW_POD_SPEC, OWNED
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.typed import Typed
 from webhook.placement.reasons import Decision
-from webhook.placement.review import Review, read_request
+from webhook.placement.review import AdmissionRequest, Review, read_request, read_untyped
 from webhook.placement.settings import Settings
 
 # bytes. KubeVirt copies the annotations of a VM, at most 256 KiB, to its pod; without them, the review has 10 KiB.
@@ -27,17 +26,24 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 
-# The review of a pod that is being created. Of the user, not the groups; of the managed fields, not the names.
-_REVIEW_SHAPE = map_of(
-    "kind apiVersion",
-    request=map_of(
-        "uid kind namespace operation subResource dryRun",
-        userInfo=map_of("username"),
-        object=map_of("kind", metadata=metadata_of(**OWNED, managedFields=list_of("time")), spec=NEW_POD_SPEC),
-    ),
-)
-_REVIEW = msgspec.json.Decoder(_REVIEW_SHAPE)
-_UID = msgspec.json.Decoder(map_of("kind apiVersion", request=map_of("uid")))
+class _AdmissionReview(Typed, frozen=True):
+    kind: str = ""
+    api_version: str = ""
+    request: AdmissionRequest | None = None
+
+
+class _Uid(Typed, frozen=True):
+    uid: Any = None
+
+
+class _UnreadReview(Typed, frozen=True):
+    kind: Any = None
+    api_version: Any = None
+    request: _Uid | None = None
+
+
+_REVIEW = msgspec.json.Decoder(_AdmissionReview)
+_UID = msgspec.json.Decoder(_UnreadReview)
 
 
 class BadReview(ValueError):
@@ -55,26 +61,25 @@ def is_oversized(body: bytes) -> bool:
     return len(body) > REVIEW_LIMIT or sum(map(body.count, (b"[", b"{", b","))) > MAX_ITEMS
 
 
-def decode_request(body: bytes) -> JsonObject:
-    """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
+def read_review(body: bytes, settings: Settings) -> Review:
+    """Read an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
     if not body:
         raise BadReview("empty body: expected an AdmissionReview in JSON")
+    review = _AdmissionReview()
     try:
-        return request_of(_REVIEW.decode(body))
-    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):  # a field has an unexpected type
-        return request_of(_decode(msgspec.json.decode, body))
+        review = _REVIEW.decode(body)
+    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
+        pass  # a null, or a field of another type
     except msgspec.DecodeError as error:
         raise BadReview(f"invalid JSON: {error}") from None
-
-
-def read_review(body: bytes, settings: Settings) -> Review:
-    """Read an AdmissionReview in JSON. Raises BadReview like `decode_request`."""
-    return read_request(decode_request(body), settings)
+    if review.kind == KIND and review.api_version == API_VERSION and review.request and review.request.uid:
+        return read_request(review.request, settings)
+    return read_untyped(request_of(_decode(msgspec.json.decode, body)), settings)
 
 
 def read_uid(body: bytes, settings: Settings) -> Review:
     """Read an AdmissionReview in JSON, with nothing but its uid. Raises BadReview."""
-    return read_request(request_of(_decode(_UID.decode, body)), settings)
+    return read_untyped(request_of(msgspec.to_builtins(_decode(_UID.decode, body))), settings)
 
 
 def _decode(decode: Callable[[bytes], Any], body: bytes) -> Any:
