@@ -23,7 +23,7 @@ from rich.table import Table
 
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
-from webhook.placement.review import read_request
+from webhook.placement.review import read_untyped
 from webhook.placement.settings import Settings
 
 QUICK = [("claims", 1_000), ("claims", 10_000), ("pods", 5_000)]
@@ -208,7 +208,7 @@ def measure_lag(url: str) -> None:
     end = time.monotonic() + STORM + 1
     while time.monotonic() < end:
         started = time.monotonic_ns()
-        node = live.inject(read_request(REVIEW, Settings())).decision.node or ""
+        node = live.inject(read_untyped(REVIEW, Settings())).decision.node or ""
         now = time.monotonic_ns()
         times.append((now - started) / 1e6)
         if node != last and node.startswith("t") and end - time.monotonic() < STORM:

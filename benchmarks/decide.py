@@ -61,8 +61,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     if injection.decision.node != "node-1" or not injection.patch:
         sys.exit(f"unexpected decision: {injection.decision}")
     decision, pod, operations = injection.decision, review.manifest.pod, injection.patch
-    annotations, spec = pod["metadata"]["annotations"], pod["spec"]
-    before = {"metadata": {"annotations": annotations}, "spec": {"affinity": spec["affinity"]}}
+    before = {"metadata": {"annotations": pod.metadata.annotations}, "spec": {"affinity": review.manifest.affinity}}
     after = patch.apply_patch(operations, before)
 
     def whole() -> bytes:

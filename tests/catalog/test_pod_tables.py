@@ -15,15 +15,15 @@ from tests.support.builders import (
     pod,
     pod_affinity,
     pod_anti_affinity,
+    pod_fact,
     pod_term,
+    typed,
     virt_launcher,
 )
 from tests.support.random_clusters import POD_SELECTORS
-from webhook.catalog.kinds import read_pod
 from webhook.catalog.pod_tables import MAX_NAMESPACES, MIN_INDEXED, RepellingTerms
 from webhook.catalog.store import Store
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.objects.pod import Manifest
 
 MANY_NAMESPACES = [f"space-{number}" for number in range(MAX_NAMESPACES)]
 TEAMS = {"default": "a", "shop": "a", "blog": "b"}
@@ -131,7 +131,7 @@ def compare(rng: random.Random, store: Store, pods: list[Object]) -> tuple[bool,
     affinity = pod_anti_affinity(*(random_term(rng) for _ in range(rng.randrange(3))))
     affinity |= pod_affinity(*(random_term(rng) for _ in range(rng.randrange(2))))
     vm, target = virt_launcher("vm", labels=random_labels(rng), affinity=affinity), rng.choice(NODES)
-    found = Candidate(Manifest(vm, "default"), target["metadata"]["name"], store).pod_affinity
+    found = Candidate(typed(vm), target["metadata"]["name"], store).pod_affinity
     assert (found.verdict.unsupported, found.passed_over) == ("", False)
     naive = naively_repelled(vm, target, placed) or not naively_attracted(vm, target, placed)
     return found.verdict.conflict is not None, naive
@@ -141,7 +141,7 @@ def test_the_index_of_a_term_with_many_namespaces_and_values_takes_little_memory
     """140 namespaces and 7 values took 530 KB for each pod: 1,000 pods of one user killed every replica."""
     selector = {"matchExpressions": [{"key": "a", "operator": "In", "values": [str(value) for value in range(7)]}]}
     many = pod_term(None, labelSelector=selector, namespaces=[f"s{number}" for number in range(100)])
-    fact, terms = read_pod(pod("one", node="node-a", affinity=pod_anti_affinity(many))), RepellingTerms()
+    fact, terms = pod_fact(pod("one", node="node-a", affinity=pod_anti_affinity(many))), RepellingTerms()
     assert fact
     assert fact.anti_affinity
     terms.put(fact)

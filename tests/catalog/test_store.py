@@ -15,6 +15,7 @@ from tests.support.builders import (
     pinned_vm_pod,
     pod,
     pod_anti_affinity,
+    pod_fact,
     pod_term,
     share_manager_pod,
     virt_launcher,
@@ -23,7 +24,6 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.catalog.kinds import read_pod
 from webhook.catalog.pod_tables import Pods
 from webhook.catalog.releases import MAX_OWNERS, Releases
 from webhook.catalog.store import Store
@@ -34,7 +34,7 @@ ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME
 def pod_table(*found: Object) -> Pods:
     table = Pods()
     for item in found:
-        fact = read_pod(item)
+        fact = pod_fact(item)
         assert fact
         table.put(fact)
     return table
@@ -132,7 +132,7 @@ POD_KINDS = [
 
 @pytest.mark.parametrize("item", POD_KINDS)
 def test_a_removed_pod_leaves_no_index_entries(item: Object) -> None:
-    table, fact = pod_table(item), read_pod(item)
+    table, fact = pod_table(item), pod_fact(item)
     assert index_entries(table)
     table.remove(fact.key)
     assert index_entries(table) == {}
@@ -143,7 +143,7 @@ def test_a_pod_with_the_same_name_replaces_the_first() -> None:
     new["metadata"]["uid"] = "another"
     table = pod_table(old, new)
     assert [found.node for found in table.mounting("default", "disk1")] == ["node-b"]
-    table.put(read_pod(hotplug_pod(old, claims=["hot"], node="node-a")))
+    table.put(pod_fact(hotplug_pod(old, claims=["hot"], node="node-a")))
     assert list(table.mounting("default", "hot")) == []
 
 
@@ -179,7 +179,7 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
     assert [found.name for found in table.mounting_without_vm("default", "disk1")] == ["a", "b"]
     table.remove(("default", "a"))
     assert [found.name for found in table.mounting_without_vm("default", "disk2")] == ["b"]
-    table.put(read_pod(pod("b", claims=["disk3"], node="node-a")))
+    table.put(pod_fact(pod("b", claims=["disk3"], node="node-a")))
     assert [len(table.mounting_without_vm("default", claim)) for claim in ("disk1", "disk2", "disk3")] == [0, 0, 1]
     assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
 

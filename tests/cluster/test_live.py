@@ -18,6 +18,7 @@ from tests.support.builders import (
     node,
     pod,
     pod_anti_affinity,
+    pod_fact,
     pod_term,
     review,
     settings,
@@ -32,7 +33,6 @@ from tests.support.fake_api_server import (
 )
 from tests.support.fake_clock import FakeClock
 from webhook.catalog import reservations
-from webhook.catalog.kinds import read_pod
 from webhook.catalog.reservations import RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import STALE_SECONDS, Live
@@ -183,7 +183,7 @@ def test_a_full_node_is_preferred_only_after_its_pinned_pods_are_bound(small_liv
     assert burst(small_live, range(10))[Reason.CO_SCHEDULED] == 10
     refused = decision(small_live, vm(11, requests={"cpu": "1"}))
     assert (refused.outcome, refused.reason) == (Outcome.UNCHANGED, Reason.NODE_FULL)
-    small_live.store.put(read_pod(pod("bound", node="node-a", requests={"cpu": "10"})))
+    small_live.store.put(pod_fact(pod("bound", node="node-a", requests={"cpu": "10"})))
     clock.now += RESERVATION_SECONDS
     full = decision(small_live, vm(12, requests={"cpu": "1"}))
     assert (full.outcome, full.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)

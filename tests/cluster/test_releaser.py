@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
-from tests.support.builders import Object, node, pinned_vm_pod, settings, storage, virtual_machine, vmi
+from tests.support.builders import Object, node, pinned_vm_pod, pod_fact, settings, storage, virtual_machine, vmi
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
-from webhook.catalog.kinds import read_pod
 from webhook.catalog.releases import RELEASE_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.events import Vmi, build_event
@@ -108,7 +107,7 @@ def test_a_large_pod_is_read_without_its_large_fields(server: ApiServer) -> None
     (cached,) = harness.live.store.pods.values()
     found = harness.releaser._read(cached)
     assert found
-    assert (found["spec"]["tolerations"], bool(found["spec"]["affinity"])) == (None, True)
+    assert (found.pod.undecoded, found.spec.tolerations, bool(found.affinity)) == (True, (), True)
 
 
 class WatchedSettings(Settings):
@@ -252,7 +251,7 @@ def test_copied_pins_delay_no_pod_of_their_own_namespace(server: ApiServer) -> N
     """With 20 of them in each pass, a real pod once waited for 56 of 60 passes."""
     harness = Harness(server, *CORDONED, vmi("vm1"), pinned_vm_pod(), virtual_machine())
     for number in range(100, 100 + 2 * MAX_PODS_PER_PASS):
-        harness.live.store.put(read_pod(other_vm(number, created="2026-08-02T12:00:00Z")))
+        harness.live.store.put(pod_fact(other_vm(number, created="2026-08-02T12:00:00Z")))
     harness.step()
     assert harness.deleted == ["virt-launcher-vm1-abcde"]
     assert sum(harness.releaser.pending.values()) == 0

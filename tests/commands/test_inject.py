@@ -250,7 +250,7 @@ def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Pa
     [
         ("", " empty file: expected a Pod in YAML or JSON"),
         ("{apiVersion: v1, kind: Pod}", " document 1: Pod metadata: expected a mapping"),
-        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: x}", " document 1: Pod spec: expected a mapping"),
+        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: x}", " document 1: Pod spec: expected object, got str"),
         ("{apiVersion: v1, kind: AdmissionReview}", " document 1: not an AdmissionReview of admission.k8s.io/v1"),
         (f"{{apiVersion: {API_VERSION}, kind: {KIND}}}", " document 1: the AdmissionReview has no request"),
         (to_yaml(CREATION | {"request": request({})}), " document 1: Pod metadata: expected a mapping"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.builders import (
@@ -20,6 +21,7 @@ from tests.support.builders import (
     pod_anti_affinity,
     pod_term,
     storage,
+    typed,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.fleet.instance_type import NotFound, expanded
@@ -374,7 +376,7 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
         migrated = vm_pod(labels=MIGRATION, nodeSelector={f"{MACHINE}{machine_of_pod}": "true"})
         found = next_pod(migrated, vm(), running, SETTINGS)
         assert found["spec"]["nodeSelector"] == SCHEDULABLE | {f"{MACHINE}q35": "true"}
-        target = target_pod(found, migrated, running, "a", {})["spec"]["nodeSelector"]
+        target = target_pod(typed(found), typed(migrated), running, "a", {}).spec.node_selector
         assert target == SCHEDULABLE | {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
 
 
@@ -391,8 +393,8 @@ def test_the_node_selectors_and_the_cpu_model_of_kubevirts_configuration_are_ren
     template = inventory(vm(), kubevirt).machines(SETTINGS)[0].template
     assert template
     model = {"cpu-model.node.kubevirt.io/Haswell": "true"}
-    assert template["spec"]["nodeSelector"] == SCHEDULABLE | everywhere | model
-    assert template["spec"]["affinity"] == {}
+    assert template.spec.node_selector == SCHEDULABLE | everywhere | model
+    assert template.affinity == {}
 
 
 def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:
@@ -458,7 +460,7 @@ def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference() -> None
     stopped = matching({"name": "u1"}, {"name": "linux"}, opt_in=False, domain={"devices": {"disks": []}})
     (machine,) = inventory(stopped, INSTANCE_TYPE, PREFERENCE, KUBEVIRT).machines(SETTINGS)
     assert machine.template
-    annotations, spec = machine.template["metadata"]["annotations"], machine.template["spec"]
+    annotations, spec = machine.template.annotations, msgspec.to_builtins(machine.template.spec)
     assert (annotations["both"], annotations[OPT_IN]) == ("instance type", "true")
     assert annotations["kubevirt-scheduler/co-schedule-mode"] == "preferred"
     assert spec["schedulerName"] == "second"
@@ -514,7 +516,7 @@ def test_a_revision_decides_before_the_instance_type(matcher: Object, reference:
     stopped["status"] = {"instancetypeRef": {"controllerRevisionRef": {"name": reference}}} if reference else {}
     (machine,) = inventory(stopped, LARGE, revision("old", OTHER)).machines(SETTINGS)
     assert machine.template
-    requests = machine.template["spec"]["containers"][0]["resources"]["requests"]
+    requests = machine.template.spec.containers[0].resources.requests
     assert requests["cpu"] == f"{cpus * 100}m"
     assert requests.get("hugepages-2Mi") == (str(1024 * MEBIBYTE) if cpus == 8 else None)
 
@@ -555,10 +557,10 @@ OWN = {"labelSelector": {"matchLabels": {"kubevirt.io/created-by": "uid-of-vm1"}
 def test_the_target_pod_has_no_name_and_stays_away_from_its_source() -> None:
     other = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": HOSTNAME}
     pod = vm_pod(affinity={"podAntiAffinity": {REQUIRED: [other]}})
-    target = target_pod(pod, pod, vmi(), "a", {})
-    assert not target["metadata"].keys() & {"name", "uid", "creationTimestamp", "resourceVersion"}
-    assert target["metadata"]["labels"]["kubevirt.io/migrationJobUID"]
-    assert target["spec"]["affinity"] == {"podAntiAffinity": {REQUIRED: [other, OWN]}}
+    target = target_pod(typed(pod), typed(pod), vmi(), "a", {})
+    assert not msgspec.to_builtins(target.metadata).keys() & {"name", "uid", "creationTimestamp", "resourceVersion"}
+    assert target.is_migration_target
+    assert target.affinity == {"podAntiAffinity": {REQUIRED: [other, OWN]}}
 
 
 @pytest.mark.parametrize(
@@ -575,4 +577,4 @@ def test_the_target_pod_has_no_name_and_stays_away_from_its_source() -> None:
 )  # fmt: skip
 def test_the_target_pod_selects_its_node(selector: Object, of_vmi: Object, source: Object, expected: Object) -> None:
     pod = vm_pod(nodeSelector=selector)
-    assert target_pod(pod, pod, of_vmi, "a", source)["spec"]["nodeSelector"] == expected
+    assert target_pod(typed(pod), typed(pod), of_vmi, "a", source).spec.node_selector == expected

@@ -17,6 +17,7 @@ from tests.support.builders import (
     settings,
     share_manager_pod,
     storage,
+    typed,
     virt_launcher,
     virtual_machine,
     vmi,
@@ -41,7 +42,7 @@ LOAD = pod("load", node="node-a", requests={"cpu": "1"})
 
 
 def obstacle(stuck: Object, *cluster: Object, seconds: float = MINUTE, **overrides: Any) -> FailedCheck | None:
-    return why_pin_fails(stuck, "default", catalog(stuck, *cluster), settings(**overrides), seconds)
+    return why_pin_fails(typed(stuck), catalog(stuck, *cluster), settings(**overrides), seconds)
 
 
 def reason(stuck: Object, *cluster: Object, **options: Any) -> Reason | None:
@@ -115,7 +116,7 @@ def test_stale_caches_release_no_pin() -> None:
     stuck = pinned_vm_pod()
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
     store.stale_resources = lambda: ("nodes",)
-    assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
+    assert why_pin_fails(typed(stuck), store, settings(), PENDING_LIMIT + 1) is None
 
 
 BOUND["spec"]["nodeName"] = "node-a"
@@ -139,7 +140,7 @@ BOUND["spec"]["nodeName"] = "node-a"
 def test_a_pod_without_a_condition_of_a_scheduler_is_named_after_30_seconds(
     pod: Object, seconds: float | None, words: str
 ) -> None:
-    assert why_not_scheduled(pod, seconds) == words
+    assert why_not_scheduled(typed(pod), seconds) == words
 
 
 # Why the webhook may not delete a pod

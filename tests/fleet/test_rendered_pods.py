@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import node
+from tests.support.builders import node, typed
 from tests.support.fleet import inventory
 from tests.support.paths import ROOT
 from webhook.fleet.next_pod import rendered_pod
 from webhook.fleet.vm_pod_template import Rendering
-from webhook.placement.objects.pod import mounted_claims
 
 RECORDED = json.loads((ROOT / "tests/data/rendered-pods.json").read_text())
 PLACEMENT = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerName")
@@ -32,7 +31,7 @@ def test_the_predicted_pod_runs_where_the_rendered_one_runs(case: Any) -> None:
     assert {key: spec[key] for key in PLACEMENT if spec.get(key)} == {
         key: recorded[key] for key in PLACEMENT if key in recorded
     }
-    assert list(mounted_claims(spec)) == recorded["claims"]
+    assert list(typed(pod).claims) == recorded["claims"]
     assert pod["metadata"]["labels"].items() <= recorded["labels"].items()
 
 

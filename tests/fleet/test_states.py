@@ -16,20 +16,20 @@ from tests.support.builders import (
     pinned_vm_pod,
     pod,
     pod_anti_affinity,
+    pod_fact,
     pod_term,
     share_manager,
     share_manager_pod,
     storage,
     storage_class,
+    typed,
     volume,
 )
 from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
-from webhook.catalog.kinds import read_pod
 from webhook.fleet.states import Machine, State, assess, assess_pod
 from webhook.fleet.volumes import MAX_USERS
 from webhook.fleet.wording import advice, if_started
-from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, OptIn, Settings
 
@@ -314,7 +314,7 @@ def test_a_vm_of_a_pool_is_not_concerned_with_the_claim_that_the_pool_shares() -
 
 def test_a_start_that_fails_has_a_reason() -> None:
     template = vm_pod(node="", overhead={"cpu": "a lot"})
-    machine = Machine("default", "vm1", Manifest(template, "default"), template=template)
+    machine = Machine("default", "vm1", typed(template), template=typed(template))
     found = assess(machine, catalog(*SERVED), Settings())
     assert found.start
     assert found.start.decision.reason is Reason.UNJUDGED
@@ -354,5 +354,5 @@ WORKLOADS: dict[str, tuple[Object, tuple[str, str, str | None] | None]] = {
 @pytest.mark.parametrize("case", WORKLOADS)
 def test_an_opted_in_pod_that_runs_no_vm_has_a_state(case: str) -> None:
     workload, expected = WORKLOADS[case]
-    found = assess_pod(read_pod(workload), catalog(*TWO_NODES, BLOCK, *FRESH), Settings())
+    found = assess_pod(pod_fact(workload), catalog(*TWO_NODES, BLOCK, *FRESH), Settings())
     assert (found and (found.state, found.claim, found.storage_node)) == expected

@@ -29,6 +29,7 @@ from tests.support.builders import (
     share_manager,
     share_manager_pod,
     storage,
+    typed,
     virt_launcher,
     virtual_machine,
     volume,
@@ -37,7 +38,6 @@ from webhook.catalog.store import Store
 from webhook.placement.affinity import MAX_TERMS
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import ARCHITECTURE, GUARD_REASONS, first_failed_check
-from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Outcome, Reason
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -332,7 +332,7 @@ def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_to_that_node_again_but_to_ano
     ids=["another VM", "another namespace", "a pod without a VM", "a share-manager pod", "no virt-launcher pod"],
 )
 def test_a_released_vm_softens_no_other_pod(received: Object, namespace: str) -> None:
-    assert first_failed_check(Candidate(Manifest(received, namespace), "node-a", released_store(node()))) is None
+    assert first_failed_check(Candidate(typed(received, namespace), "node-a", released_store(node()))) is None
 
 
 # Requests and free resources, and a rejected pin that becomes a preference

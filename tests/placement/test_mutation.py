@@ -91,7 +91,7 @@ def test_annotations_never_exceed_the_api_servers_limit(spare: int, annotated: b
 @pytest.mark.parametrize(
     ("spec", "outcome", "words"),
     [
-        ({"affinity": "hunter2"}, Outcome.UNCHANGED, " expected a mapping)"),
+        ({"affinity": "hunter2"}, Outcome.UNCHANGED, "(spec.affinity: expected object, got str)"),
         ({"affinity": {"nodeAffinity": {PREFERRED: {"hunter2": 1}}}}, Outcome.UNCHANGED, " expected a list)"),
         ({"requests": {"cpu": "hunter2"}}, Outcome.UNCHANGED, "the pod is malformed (resources: a resource quant"),
         ({"requests": {"cpu": "1" * 33}}, Outcome.PREFERRED, "or required pod (anti-)affinity of this size"),

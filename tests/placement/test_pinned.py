@@ -18,6 +18,7 @@ from tests.support.builders import (
     pod,
     share_manager_pod,
     storage,
+    typed,
     virt_launcher,
 )
 from webhook.placement.affinity import (
@@ -54,7 +55,8 @@ PINNED_FIELDS = pinned_fields("node-a")
     ids=["ours", "empty terms beside it", "a term without the pin", "only the annotation", "only the term: a user's"],
 )
 def test_pinned_node_requires_the_annotation_and_every_term(fields: Object, node: str) -> None:
-    assert pinned_node(virt_launcher("one", **PINNED_FIELDS | fields)) == node
+    manifest = typed(virt_launcher("one", **PINNED_FIELDS | fields))
+    assert pinned_node(manifest.annotations, manifest.node_terms) == node
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_without_injection_restores_the_users_pod(affinity: Object, pin: bool) -
 def test_without_injection_keeps_an_affinity_that_matches_nothing(required: Object) -> None:
     affinity = with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=False)
     restored_pod = without_injection(pod(affinity=affinity, annotations=PINNED_FIELDS["annotations"]))
-    assert matches_no_node(restored_pod["spec"]["affinity"]["nodeAffinity"][REQUIRED])
+    assert matches_no_node(typed(restored_pod).node_terms)
 
 
 # A later call, after another webhook has changed the pinned pod: the guard is evaluated again

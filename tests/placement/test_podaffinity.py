@@ -239,7 +239,7 @@ TERMS = {
 @pytest.mark.parametrize(("manifest", "parsed"), TERMS.values(), ids=TERMS)
 def test_a_required_pod_affinity_term_is_parsed(manifest: Object, parsed: AffinityTerm) -> None:
     for kind, affinity in (("podAntiAffinity", pod_anti_affinity(manifest)), ("podAffinity", pod_affinity(manifest))):
-        assert required_terms(pod(labels=POD_LABELS, affinity=affinity), "default", kind) == (parsed,)
+        assert required_terms(affinity, POD_LABELS, "default", kind) == (parsed,)
 
 
 def test_the_pods_of_other_namespaces_are_not_named() -> None:

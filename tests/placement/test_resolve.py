@@ -386,7 +386,7 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
 
 def test_claims_are_resolved_in_volume_order_and_once() -> None:
     store = catalog(claim("b"), volume("b"), *storage("a", "node-a"))
-    findings = resolve_all(Manifest(virt_launcher(claims=["b", "a", "gone", "b"]), "default"), store, Settings())
+    findings = resolve_all(Manifest.of(virt_launcher(claims=["b", "a", "gone", "b"]), "default"), store, Settings())
     assert [(finding.claim, finding.node, finding.reason) for finding in findings] == [
         ("b", None, Reason.NO_SHARE_MANAGER),
         ("a", "node-a", None),
@@ -413,7 +413,7 @@ def test_only_128_claims_of_a_pod_are_followed() -> None:
     """6,800 claims, in a review of 512 KiB, took 76 ms."""
     many = [f"c{number}" for number in range(MAX_CLAIMS + 1)]
     assert [
-        each.claim for each in resolve_all(Manifest(virt_launcher(claims=many), "default"), catalog(), Settings())
+        each.claim for each in resolve_all(Manifest.of(virt_launcher(claims=many), "default"), catalog(), Settings())
     ] == many[:-1]
     decision = decision_for(virt_launcher(claims=["disk1", *many[:-1]]), *storage(), node())
     assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.UNJUDGED)
@@ -438,7 +438,7 @@ def test_a_namespace_full_of_pods_that_mount_the_claims_costs_a_review_little(st
             yield each
 
     store.mounting_pods = count_pods
-    resolve_all(Manifest(virt_launcher(claims=names, labels=same_vmi), "default"), store, Settings())
+    resolve_all(Manifest.of(virt_launcher(claims=names, labels=same_vmi), "default"), store, Settings())
     assert MAX_USERS < asked < MAX_USERS + 2 * MAX_MOUNTING
 
 

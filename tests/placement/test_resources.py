@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import Object, pod
+from tests.support.builders import Object, pod, typed
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.resources import (
     MAX_LENGTH,
@@ -15,6 +15,10 @@ from webhook.placement.objects.resources import (
     effective_requests,
     format_quantity,
 )
+
+
+def requests_of(item: Object) -> dict[str, int]:
+    return effective_requests(typed(item).pod)
 
 
 def container(name: str = "c", sidecar: bool = False, limits: Object | None = None, **requests: Any) -> Object:
@@ -57,7 +61,7 @@ PODS: dict[str, tuple[Object, dict[str, int]]] = {
 
 @pytest.mark.parametrize(("spec", "requests"), PODS.values(), ids=PODS)
 def test_effective_requests_match_what_the_scheduler_reserves(spec: Object, requests: dict[str, int]) -> None:
-    assert effective_requests(pod(**spec)) == {"pods": 1} | requests
+    assert requests_of(pod(**spec)) == {"pods": 1} | requests
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_the_larger_amount_counts_during_a_container_resize(status: Object, cpu:
     resized = pod("one", node="node-a", **{"containers": []} | containers)
     other = {"name": "other", "resources": {"requests": {"cpu": "9"}}}
     resized["status"][f"{kind}Statuses"] = [status | {"name": "main"}, other]
-    assert effective_requests(resized)["cpu"] == cpu
+    assert requests_of(resized)["cpu"] == cpu
 
 
 @pytest.mark.parametrize(
@@ -90,17 +94,17 @@ def test_the_spec_does_not_count_while_a_resize_is_infeasible(reason: str | None
     actual = {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "2"}}
     resized = pod("one", node="node-a", containers=[container("main", cpu="5")])
     resized["status"] |= status | {"containerStatuses": [actual | {"name": "main"}]}
-    assert effective_requests(resized)["cpu"] == cpu
+    assert requests_of(resized)["cpu"] == cpu
     resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "6"}})
     resized["status"] |= status | {"resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"cpu": "3"}}
-    assert effective_requests(resized)["cpu"] == pod_cpu
+    assert requests_of(resized)["cpu"] == pod_cpu
 
 
 def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
     resized = pod("one", node="node-a", containers=[container(memory="4k")], resources={"requests": {"cpu": "1"}})
     resized["status"] |= {"resources": {"requests": {"cpu": "3", "memory": "2k"}}, "allocatedResources": {"cpu": "2"}}
     resized["status"]["containerStatuses"] = [{"name": "c", "resources": {"requests": {"memory": "2k"}}}]
-    requests = effective_requests(resized)
+    requests = requests_of(resized)
     assert (requests["cpu"], requests["memory"]) == (3000, 4000)
 
 
@@ -108,12 +112,12 @@ def test_the_overhead_counts_again_where_the_status_of_the_whole_pod_contains_it
     """Kubernetes 1.37 does so: a VM was pinned to a node with too little free CPU, and stayed Pending."""
     running = pod("one", node="node-a", containers=[container("main", cpu="1")], overhead={"cpu": "500m"})
     status: Object = {"allocatedResources": {"cpu": "1500m", "memory": "64"}, "resources": {"requests": {"cpu": "1"}}}
-    assert effective_requests(running | {"status": status}) == {"pods": 1, "cpu": 2000, "memory": 64}
+    assert requests_of(running | {"status": status}) == {"pods": 1, "cpu": 2000, "memory": 64}
     # Without the actual requests, the scheduler sums up the statuses of the containers.
-    assert effective_requests(running | {"status": status | {"resources": {}}}) == {"pods": 1, "cpu": 1500}
+    assert requests_of(running | {"status": status | {"resources": {}}}) == {"pods": 1, "cpu": 1500}
     pod_level = deepcopy(running) | {"status": status}
     pod_level["spec"]["resources"] = {"requests": {"cpu": "1200m"}}
-    assert effective_requests(pod_level) == {"pods": 1, "cpu": 2000, "memory": 64}
+    assert requests_of(pod_level) == {"pods": 1, "cpu": 2000, "memory": 64}
 
 
 COSTLY: dict[str, Object] = {
@@ -130,7 +134,7 @@ COSTLY: dict[str, Object] = {
 def test_quantities_that_no_pod_of_the_api_server_has_are_not_parsed(spec: Object) -> None:
     """60,000 resources took 2 s, 1,800 long quantities 18 ms, and 8,192 in the cache 80 MB."""
     with pytest.raises(CostlyQuantities):
-        effective_requests(pod(**spec))
+        requests_of(pod(**spec))
 
 
 def test_a_status_that_no_kubelet_writes_is_not_parsed() -> None:
@@ -139,7 +143,7 @@ def test_a_status_that_no_kubelet_writes_is_not_parsed() -> None:
         {"containerStatuses": [{"name": "main", "allocatedResources": COSTLY["overhead"]["overhead"]}]},
     ):
         with pytest.raises(CostlyQuantities):
-            effective_requests(pod() | {"status": status})
+            requests_of(pod() | {"status": status})
 
 
 # Quantities, parsed as in the API server and formatted for people

@@ -1,17 +1,17 @@
 """A request is read once: what a decision and the log use of it."""
 
 from tests.support.accounts import KUBEVIRT
-from tests.support.builders import pod, request, settings, share_manager_pod, virt_launcher
+from tests.support.builders import pod, request, settings, share_manager_pod, typed, virt_launcher
 from webhook.placement.objects.kubevirt import MIGRATION_LABEL
 from webhook.placement.reasons import Mode, Subject
-from webhook.placement.review import read_request, review_of
+from webhook.placement.review import read_untyped, review_of
 
 
 def test_a_request_is_read_with_its_user_its_time_and_its_subject() -> None:
     begun = "2026-08-01T12:00:00Z"
     created = virt_launcher(annotations={"kubevirt-scheduler/co-schedule-mode": "never"})
     created["metadata"]["managedFields"] = [{"time": "2026-07-01T12:00:00Z"}, {"time": begun}]
-    review = read_request(request(created, "shop"), settings())
+    review = read_untyped(request(created, "shop"), settings())
     assert (review.manifest.namespace, review.manifest.user, review.begun) == ("shop", KUBEVIRT, begun)
     assert (review.subject, review.mode, review.unknown_mode) == (Subject.VM, Mode.REQUIRED, "never")
     assert (review.creates_pod, review.dry_run, review.pod_name) == (True, False, created["metadata"]["generateName"])
@@ -19,19 +19,19 @@ def test_a_request_is_read_with_its_user_its_time_and_its_subject() -> None:
 
 def test_a_review_from_a_file_may_name_no_user() -> None:
     unnamed = request(virt_launcher(), userInfo={})
-    assert read_request(unnamed, settings()).manifest.user == ""
-    assert read_request(unnamed, settings(), from_file=True).manifest.user is None
+    assert read_untyped(unnamed, settings()).manifest.user == ""
+    assert read_untyped(unnamed, settings(), from_file=True).manifest.user is None
 
 
 def test_a_pod_is_reviewed_as_if_its_controller_created_it() -> None:
-    review = review_of(pod("web", "shop"), settings())
+    review = review_of(typed(pod("web", "shop"), "shop"), settings())
     assert (review.subject, review.pod_name, review.manifest.namespace) == (Subject.VM, "web", "shop")
     assert (review.manifest.user, review.creates_pod, review.dry_run) == (None, True, True)
-    assert review_of(share_manager_pod(), settings()).subject is Subject.SHARE_MANAGER
+    assert review_of(typed(share_manager_pod(), "longhorn-system"), settings()).subject is Subject.SHARE_MANAGER
 
 
 def test_the_target_of_a_migration_is_read_as_the_pod_of_a_start() -> None:
-    target = review_of(virt_launcher(labels={MIGRATION_LABEL: "uid", "team": "a"}), settings()).manifest
+    target = review_of(typed(virt_launcher(labels={MIGRATION_LABEL: "uid", "team": "a"})), settings()).manifest
     start = target.as_start()
     assert (target.is_migration_target, start.is_migration_target) == (True, False)
     assert start.labels == {key: value for key, value in target.labels.items() if key != MIGRATION_LABEL}

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import Object, name_requirement
 from webhook.placement.guard.comparison_limit import Comparisons
+from webhook.placement.objects.fields import mappings
 from webhook.placement.objects.selectors import labels_match, node_matches
 
 SPEND = Comparisons().spend
@@ -47,16 +48,14 @@ REQUIREMENTS = [
 @pytest.mark.parametrize(("expression", "expected"), REQUIREMENTS, ids=repr)
 def test_a_requirement_matches_labels(expression: Object, expected: bool) -> None:
     assert labels_match({"matchExpressions": [expression]}, LABELS) is expected
-    assert (
-        node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS, SPEND) is expected
-    )
+    assert node_matches([{"matchExpressions": [expression]}], "node-a", LABELS, SPEND) is expected
 
 
 # Go's strconv.ParseInt rejects underscores and values beyond 64 bits, and Python's int accepts both.
 @pytest.mark.parametrize("value", ["1_000", "99999999999999999999"])
 def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(value: str) -> None:
     for label, expression in ((value, requirement("rank", "Gt", "5")), ("5", requirement("rank", "Lt", value))):
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        terms = [{"matchExpressions": [expression]}]
         assert not node_matches(terms, "node-a", {"rank": label}, SPEND)
 
 
@@ -96,4 +95,4 @@ TERMS = {
 
 @pytest.mark.parametrize(("terms", "expected"), TERMS.values(), ids=TERMS)
 def test_a_node_selector_selects_a_node(terms: Any, expected: bool) -> None:
-    assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS, SPEND) is expected
+    assert node_matches(mappings({"terms": terms}, "terms"), "node-a", LABELS, SPEND) is expected

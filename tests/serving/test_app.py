@@ -111,7 +111,7 @@ def test_only_a_decision_on_an_opted_in_vm_that_is_no_dry_run_gets_an_event():
     client = client_of(backend)
     of_vm = {"annotations": {"kubevirt.io/domain": "vm1"}, "labels": {"kubevirt.io/created-by": "uid-1"}}
     opted_out, opted_in = virt_launcher(opt_in=None, **of_vm), virt_launcher(**of_vm)
-    malformed = virt_launcher(annotations={"kubevirt.io/domain": ["vm1"]}, labels={"kubevirt.io/created-by": 7})
+    malformed = virt_launcher(annotations={"kubevirt.io/domain": ["vm1"]})
     for sent in (review(opted_in, dryRun=True), review(opted_out), review({}), review(malformed), review(opted_in)):
         post(client, sent)
     assert [(*vmi, vmi.is_valid(), decision.reason) for vmi, decision in events] == [

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.builders import Object, catalog, inject_request, injection_for, node, request, storage, virt_launcher
 from tests.support.paths import REVIEWS
+from webhook.placement.injector import inject
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.serving.review.admission_review import (
@@ -15,8 +16,8 @@ from webhook.serving.review.admission_review import (
     REVIEW_LIMIT,
     BadReview,
     claims_line,
-    decode_request,
     is_oversized,
+    read_review,
     read_uid,
     request_of,
     write_review,
@@ -33,9 +34,9 @@ NO_UID = "the AdmissionReview's request has no uid"
 def test_fields_skipped_by_the_decoder_do_not_affect_the_decision(file: Path) -> None:
     consumer = virt_launcher("vm", node="node-a", claims=["disk1", "disk2"])
     cluster = catalog(*storage(), *storage("disk2"), consumer, node(labels={"kubernetes.io/arch": "amd64"}))
-    full, decoded = json.loads(file.read_bytes())["request"], decode_request(file.read_bytes())
-    assert inject_request(decoded, cluster, Settings()) == inject_request(full, cluster, Settings())
-    assert "env" not in json.dumps(decoded)
+    full, decoded = json.loads(file.read_bytes())["request"], read_review(file.read_bytes(), Settings())
+    assert inject(decoded, cluster, Settings()) == inject_request(full, cluster, Settings())
+    assert "env" not in repr(decoded.manifest.pod)
 
 
 def test_the_decoder_keeps_the_fields_by_which_the_guard_softens_a_pin() -> None:
@@ -46,8 +47,8 @@ def test_the_decoder_keeps_the_fields_by_which_the_guard_softens_a_pin() -> None
         {"initContainers": [{"name": "init", "volumeMounts": [bound]}]},
     ):
         review = GOOD | {"request": request(virt_launcher(**spec))}
-        received = decode_request(json.dumps(review).encode())
-        assert inject_request(received, catalog(*storage(), node()), Settings()).decision.reason is Reason.UNJUDGED
+        received = read_review(json.dumps(review).encode(), Settings())
+        assert inject(received, catalog(*storage(), node()), Settings()).decision.reason is Reason.UNJUDGED
 
 
 NOT_OBJECTS = {
@@ -67,7 +68,7 @@ NOT_OBJECTS = {
 def test_a_body_that_is_not_a_json_object_is_rejected_without_quoting_it(message: str) -> None:
     for body in NOT_OBJECTS[message]:
         with pytest.raises(BadReview) as raised:
-            decode_request(body)
+            read_review(body, Settings())
         assert str(raised.value).startswith(message), body[:40]
         assert "secret" not in str(raised.value)
         assert raised.value.uid is None
@@ -127,7 +128,7 @@ def test_a_review_is_oversized_by_its_bytes_or_by_its_lists_and_objects(body: by
 def test_of_an_oversized_review_only_the_uid_is_read_and_any_other_body_is_rejected() -> None:
     for change in {}, {"object": []}, {"object": {"spec": [1]}}, {"kind": 5}:
         body = json.dumps(GOOD | {"request": GOOD["request"] | change}).encode()
-        assert (read_uid(body, Settings()).uid, read_uid(body, Settings()).manifest.pod) == (UID, {})
+        assert (read_uid(body, Settings()).uid, read_uid(body, Settings()).creates_pod) == (UID, False)
     for body in b"", b"[]", b"[" * 100_000, b'{"request":[]}', b'{"kind":"\xff"}', b"x":
         with pytest.raises(BadReview):
             read_uid(body, Settings())

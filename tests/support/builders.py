@@ -14,8 +14,9 @@ from webhook.catalog import kinds
 from webhook.catalog.store import Store
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection, decide, inject
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Decision
-from webhook.placement.review import Review, read_request
+from webhook.placement.review import Review, read_untyped
 from webhook.placement.settings import Settings
 
 Object = dict[str, Any]
@@ -41,6 +42,16 @@ def fact_of(manifest: Mapping[str, Any]) -> Any:
     """Return the fact of a manifest, None for an object to ignore. Raises Malformed or MalformedObject."""
     kind = KINDS[manifest["kind"]]
     return kind.read(kind.convert(dict(manifest)))
+
+
+def typed(item: Object, namespace: str = "default") -> Manifest:
+    """Return a pod as the decision reads it. Raises Malformed."""
+    return Manifest.of(item, namespace)
+
+
+def pod_fact(item: Object) -> Any:
+    """Return the fact of a pod, None for a finished one. Raises Malformed."""
+    return kinds.read_pod(typed(item).pod)
 
 
 def pod(
@@ -345,17 +356,17 @@ def request(pod: Any, namespace: str = "default", **rest: Any) -> Object:
 
 def review(pod: Any, namespace: str = "default", chosen: Settings | None = None, **rest: Any) -> Review:
     """Build the review of a pod that is created, read with the default settings or the `chosen` ones."""
-    return read_request(request(pod, namespace, **rest), chosen or Settings())
+    return read_untyped(request(pod, namespace, **rest), chosen or Settings())
 
 
 def inject_request(received: Object, store: Catalog | None, chosen: Settings, *, from_file: bool = False) -> Injection:
     """Read the request of an AdmissionReview, and decide on it."""
-    return inject(read_request(received, chosen, from_file=from_file), store, chosen)
+    return inject(read_untyped(received, chosen, from_file=from_file), store, chosen)
 
 
 def decide_request(received: Object, store: Catalog | None, chosen: Settings) -> Decision:
     """Read the request of an AdmissionReview, and only decide on it."""
-    return decide(read_request(received, chosen), store, chosen)
+    return decide(read_untyped(received, chosen), store, chosen)
 
 
 def catalog(*manifests: Mapping[str, Any]) -> Store:

@@ -14,6 +14,7 @@ from tests.support.builders import (
     pinned_fields,
     pod,
     settings,
+    typed,
     virt_launcher,
     virtual_machine,
 )
@@ -23,7 +24,6 @@ from webhook.fleet.relocation.rules import Move, Refusal, Surroundings, plan_mov
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.objects.pod import Manifest
 
 CREATED = "2026-08-01T12:00:00Z"
 NOW = "2026-08-01T12:00:45Z"
@@ -167,4 +167,4 @@ def without_settings(stderr: str) -> str:
 
 def admits(store: Store, pod: Object, node: str) -> bool:
     """Return whether the guard admits the pod. `e2e/test_properties` compares the guard with the scheduler."""
-    return first_failed_check(Candidate(Manifest(pod, "default"), node, store)) is None
+    return first_failed_check(Candidate(typed(pod), node, store)) is None

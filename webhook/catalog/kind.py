@@ -175,6 +175,12 @@ def identity(item: Any) -> tuple[str, str, str]:
     return item.metadata.namespace, item.metadata.name, item.metadata.resource_version
 
 
+def as_map(item: Any) -> JsonObject:
+    """Return a typed object as a map."""
+    found: JsonObject = msgspec.json.decode(msgspec.json.encode(item))  # `to_builtins` makes tuples, which no file has
+    return found
+
+
 def key_of(item: JsonObject) -> Key:
     """Return the namespace and name of a namespaced object."""
     return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")

@@ -375,7 +375,7 @@ def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) ->
     spec = _server(machine, claim, catalog)
     server = Manifest(PodObject(spec=spec), "")
     pod = machine.next_pod
-    limited = server.required_node_affinity or spec.node_selector
+    limited = server.requires_nodes or spec.node_selector
     nodes = catalog.all_nodes()
     doubtful = nodes if limited else catalog.tainted_nodes()
     if not doubtful and not claim.limits:

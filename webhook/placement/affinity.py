@@ -156,14 +156,9 @@ def _unpinned_term(term: Any, node: str) -> Any:
     return _ADDED_BY_WEBHOOK if is_empty_term(rest) else rest
 
 
-def matches_no_node(required: Any) -> bool:
-    """Return whether a required node affinity has no non-empty term. A pod with such an affinity matches no node."""
-    return isinstance(required, dict) and all(is_empty_term(term) for term in mappings(required, "nodeSelectorTerms"))
-
-
-def has_too_many_terms(required: Any) -> bool:
-    """Return whether a required node affinity has more terms than the webhook evaluates and pins."""
-    return len(mappings(required, "nodeSelectorTerms")) > MAX_TERMS
+def matches_no_node(terms: list[JsonObject]) -> bool:
+    """Return whether the terms of a required node affinity are all empty. A pod with such terms matches no node."""
+    return all(map(is_empty_term, terms))
 
 
 def recorded_reason(annotations: JsonObject) -> Reason | None:
@@ -172,23 +167,23 @@ def recorded_reason(annotations: JsonObject) -> Reason | None:
     return Reason(word) if word in _REASONS else None
 
 
-def unpinnable_part(required: Any, annotations: JsonObject, node: str) -> str:
-    """Return what keeps a pod's required node affinity from being pinned to `node`; empty if nothing does.
+def unpinnable_part(terms: list[JsonObject], annotations: JsonObject, node: str) -> str:
+    """Return what keeps the terms of a required node affinity from being pinned to `node`; empty if nothing does.
 
     A later call could not tell a user's own `matchFields` from the pin, and might remove both.
     """
-    if has_too_many_terms(required):
+    if len(terms) > MAX_TERMS:
         return f"more than {MAX_TERMS} terms"
     if annotations.get(CO_SCHEDULED_NODE) == node and recorded_reason(annotations) is Reason.CO_SCHEDULED:
         return ""  # another webhook has changed a pod that was pinned before
-    fields = (field for term in mappings(required, "nodeSelectorTerms") for field in mappings(term, "matchFields"))
+    fields = (field for term in terms for field in mappings(term, "matchFields"))
     return "matchFields, which name a node" if any(field.get("operator") == "In" for field in fields) else ""
 
 
-def pinned_node(annotations: JsonObject, required: Any) -> str:
+def pinned_node(annotations: JsonObject, terms: list[JsonObject]) -> str:
     """Return the node that the annotation and every required term name. Empty if the webhook did not pin the pod."""
     node = annotations.get(CO_SCHEDULED_NODE)
-    if not isinstance(node, str) or has_too_many_terms(required):
+    if not isinstance(node, str) or len(terms) > MAX_TERMS:
         return ""
-    terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
-    return node if terms and all(_node_field(node) in mappings(term, "matchFields") for term in terms) else ""
+    filled = [term for term in terms if not is_empty_term(term)]
+    return node if filled and all(_node_field(node) in mappings(term, "matchFields") for term in filled) else ""

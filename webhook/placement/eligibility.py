@@ -41,14 +41,14 @@ def is_injected(manifest: Manifest, settings: Settings) -> bool:
     # Otherwise, a pin is the user's own.
     pinned = recorded_reason(annotations) is Reason.CO_SCHEDULED or DECISION not in annotations
     is_preferred = mode_of(annotations, settings)[0] is Mode.PREFERRED
-    return not pinned or is_preferred or bool(pinned_node(annotations, manifest.required_node_affinity))
+    return not pinned or is_preferred or bool(pinned_node(annotations, manifest.node_terms))
 
 
 def pinned_by_webhook(manifest: Manifest) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
     if recorded_reason(manifest.annotations) is not Reason.CO_SCHEDULED:
         return ""
-    return pinned_node(manifest.annotations, manifest.required_node_affinity)
+    return pinned_node(manifest.annotations, manifest.node_terms)
 
 
 def preferred_by_webhook(manifest: Manifest) -> str:

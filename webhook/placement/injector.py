@@ -9,10 +9,10 @@ from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import FailedCheck
-from webhook.placement.objects.fields import Malformed, text
+from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
-from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest
+from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -172,13 +172,12 @@ def _unserved(
     claims: tuple[ClaimFinding, ...], manifest: Manifest, mode: Mode, catalog: Catalog, settings: Settings
 ) -> Decision:
     """Decide on a VM whose deciding claims have no node."""
-    named = text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
     deciding = [claim for claim in claims if claim.decides]
     never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in deciding)
     shared = [claim for claim in claims if claim.node and not claim.decides and not claim.persistent_state]
     if not deciding:  # all claims are shared
         shared = sorted(claims, key=lambda claim: claim.persistent_state)
-    if never_served and shared and all(claim.claim != named for claim in claims):
+    if never_served and shared and all(claim.claim != manifest.deciding_claim for claim in claims):
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
     if any(claim.follows for claim in deciding):
         local = replicas.local_nodes(claims, manifest, catalog, settings)
@@ -297,5 +296,5 @@ def _warnings(decision: Decision, review: Review, settings: Settings) -> tuple[s
     unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
     if not decision.recorded or unasked:
         return ()
-    named = text(review.manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+    named = review.manifest.deciding_claim
     return wording.warnings(decision, review.unknown_mode, "" if named in review.manifest.claims else named)

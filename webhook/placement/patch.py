@@ -24,7 +24,7 @@ from webhook.placement.affinity import (
 )
 from webhook.placement.objects.fields import JsonObject, Malformed, list_in, map_in
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.pod_object import PodSpec
+from webhook.placement.objects.pod_object import NO_SPEC, PodSpec
 from webhook.placement.objects.selectors import REQUIRED, Selector
 from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
@@ -133,10 +133,10 @@ def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> lis
     Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    spec, node, outcome = manifest.pod.spec, decision.node or "", decision.outcome
-    if node and spec is None and outcome is not Outcome.UNCHANGED:
+    spec, node, outcome = manifest.spec, decision.node or "", decision.outcome
+    if node and outcome is not Outcome.UNCHANGED and spec == NO_SPEC:
         raise Malformed("spec is empty")
-    if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
+    if outcome is Outcome.UNCHANGED and not decision.avoids:
         node = ""
     scheduler = _scheduler_name(manifest, decision, settings)
     recorded = _patch_of_annotations(manifest.annotations, decision) if decision.recorded else []
@@ -147,7 +147,7 @@ def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> lis
         return recorded
     terms = outcome is Outcome.PINNED or decision.unpins
     change = node, outcome, decision.unpins, scheduler, preferences
-    kept = _touched(manifest.spec, node, preferences, terms=terms)
+    kept = _touched(spec, node, preferences, terms=terms)
     encoded = msgspec.json.encode(kept)
     if len(encoded) <= MAX_CACHED_LENGTH:
         return [*recorded, *_cached_patch_of_spec(encoded, change)]

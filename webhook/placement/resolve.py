@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Claim, Key, ShareManager, Volume
-from webhook.placement.objects.fields import text
-from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, Manifest
+from webhook.placement.objects.pod import MAX_CLAIMS, Manifest
 from webhook.placement.reasons import BEING_REPLACED, ClaimFinding, OptedInBy, Reason, Source
 from webhook.placement.settings import Settings
 from webhook.placement.voting_consumers import claims_of, consumers_of, kind_of, ranked_nodes
@@ -27,7 +26,7 @@ def resolve_all(
     manifest: Manifest, catalog: Catalog, settings: Settings, by: OptedInBy = OptedInBy.ANNOTATION
 ) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order. `by` is what opts the VM in."""
-    names, named = manifest.claims[:MAX_CLAIMS], text(manifest.annotations, DECIDING_CLAIM_ANNOTATION)
+    names, named = manifest.claims[:MAX_CLAIMS], manifest.deciding_claim
     return resolve_claims(names, manifest.namespace, manifest.vmi_uid, named, catalog, settings, by)
 
 

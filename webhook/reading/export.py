@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 
 from webhook import __version__
-from webhook.catalog.kind import Kind, MalformedObject, decode_large
+from webhook.catalog.kind import Kind, MalformedObject, as_map, decode_large
 from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.catalog.storage_kinds import OLD_CLASS
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -69,8 +69,7 @@ def export(
 def _with_the_fields_of(kind: Kind, raw: msgspec.Raw | bytes) -> JsonObject:
     if not kind.typed:
         return decode_large(raw, kind.shape)
-    item: JsonObject = msgspec.json.decode(msgspec.json.encode(kind.decode(raw)))
-    return item
+    return as_map(kind.decode(raw))
 
 
 def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:

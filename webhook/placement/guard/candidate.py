@@ -55,7 +55,8 @@ class Candidate:
         terms = () if facts.oversized else required_terms(*of_pod, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         self.vm = catalog.virtual_machine(self.namespace, facts.vm) if facts.vm else None
-        self.hotpluggable_volumes = self._volumes_of(self.vm.hotpluggable if self.vm else ())
+        hotpluggable = self.vm.hotpluggable if self.vm else ()
+        self.hotpluggable_volumes = self._volumes_of(hotpluggable) if hotpluggable else []
         self.volumes = self._volumes_of((*facts.claims, *hotplugged))
         allocatable = self.node.allocatable if self.node else None
         missing = () if allocatable is None else facts.requests.keys() - allocatable.keys()

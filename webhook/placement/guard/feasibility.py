@@ -5,10 +5,11 @@ So the guard applies the scheduler's own rules before the scheduler does. A chec
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from msgspec import Struct
 
-from webhook.placement.affinity import PREFERRED, WEIGHT, has_too_many_terms, matches_no_node, unpinnable_part
+from webhook.placement.affinity import MAX_TERMS, PREFERRED, WEIGHT, matches_no_node, unpinnable_part
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
@@ -93,10 +94,9 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     for key, value in selector.items():
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
-    required = candidate.manifest.required_node_affinity
-    if isinstance(required, dict) and not (
-        has_too_many_terms(required) or node_matches(required, node.name, node.labels, spend)
-    ):
+    terms = candidate.manifest.node_terms
+    is_evaluated = candidate.manifest.requires_nodes and len(terms) <= MAX_TERMS
+    if is_evaluated and not node_matches(terms, node.name, node.labels, spend):
         return NODE_AFFINITY_MISMATCH
     return _emulated(candidate)
 
@@ -116,7 +116,7 @@ def _emulated(candidate: Candidate) -> str | None:
 
 def _unpinnable_terms(candidate: Candidate) -> str | None:
     manifest = candidate.manifest
-    part = unpinnable_part(manifest.required_node_affinity, manifest.annotations, candidate.node_name)
+    part = unpinnable_part(manifest.node_terms, manifest.annotations, candidate.node_name)
     return f"cannot be checked against the pod's spec.affinity.nodeAffinity ({part})" if part else None
 
 
@@ -130,7 +130,8 @@ def _unreachable(candidate: Candidate, volumes: Iterable[Volume]) -> str | None:
         return None
     for volume in volumes:
         affinity, spend = volume.node_affinity, candidate.comparisons.spend
-        if affinity is not None and not node_matches(affinity, "", node.labels, spend):
+        terms = mappings(affinity, "nodeSelectorTerms")
+        if affinity is not None and not node_matches(terms, "", node.labels, spend):
             return f"does not match the node affinity of PV {volume.name}"
         if volume.zones and not zones_match(volume.zones, node.labels):
             return f"does not match the zone or region label of PV {volume.name}"
@@ -148,13 +149,19 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.verdict.conflict
 
 
+# In C: a pod has dozens of volumes and mounts.
+_EPHEMERAL = attrgetter("ephemeral")
+_HOST_PORT = attrgetter("host_port")
+_BIND_MOUNT_OPTIONS = attrgetter("bind_mount_options")
+
+
 def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
     spec = manifest.spec
     if any(constraint.when_unsatisfiable == "DoNotSchedule" for constraint in spec.topology_spread_constraints):
         yield "topologySpreadConstraints"
     if spec.resource_claims:
         yield "resourceClaims"
-    if any(volume.ephemeral is not None for volume in spec.volumes):  # its claim does not exist yet
+    if any(map(_EPHEMERAL, spec.volumes)):  # its claim does not exist yet
         yield "volumes[].ephemeral"
     for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for container in containers:
@@ -167,12 +174,12 @@ def _unsupported_fields(manifest: Manifest) -> Iterator[str]:
 
 
 def _unsupported_fields_of(container: Container) -> Iterator[str]:
-    if any(port.host_port for port in container.ports):
+    if any(map(_HOST_PORT, container.ports)):
         yield "ports[].hostPort"
     # Only some nodes declare these features: kube-scheduler, plugin NodeDeclaredFeatures.
     if any(rule.action == "RestartAllContainers" for rule in container.restart_policy_rules):
         yield "restartPolicyRules[].action"
-    if any(mount.bind_mount_options for mount in container.volume_mounts):
+    if any(map(_BIND_MOUNT_OPTIONS, container.volume_mounts)):
         yield "volumeMounts[].bindMountOptions"
 
 
@@ -262,7 +269,9 @@ _MATCHES_A_NODE = Check(
     Reason.NODE_MISMATCH,
     "a required node affinity that can match a node",
     lambda candidate: (
-        NODE_AFFINITY_MISMATCH if matches_no_node(candidate.manifest.required_node_affinity) else None
+        NODE_AFFINITY_MISMATCH
+        if candidate.manifest.requires_nodes and matches_no_node(candidate.manifest.node_terms)
+        else None
     ),  # no term can carry the pin
     quiet=True,
 )

@@ -35,7 +35,8 @@ class Manifest:
 
     `user` is the creator of a pod that is being created, None for a pod from a file and for a predicted one.
     `true_annotations` and `false_annotations` are the keys of the annotations with that value, if the pod mounts
-    claims. `required_node_affinity` may be of any type.
+    claims. `deciding_claim` is the claim that its annotation names, empty without one. `node_terms` are those of the
+    required node affinity, if it has one.
     """
 
     def __init__(self, pod: PodObject, namespace: str, user: str | None = None) -> None:
@@ -48,7 +49,10 @@ class Manifest:
         self.annotations: JsonObject = self.metadata.annotations or {}
         self.affinity: JsonObject = self.spec.affinity or {}
         self.claims = mounted_claims(self.spec.volumes)
-        self.required_node_affinity = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
+        required = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
+        self.requires_nodes = isinstance(required, dict)
+        self.node_terms = mappings(required, "nodeSelectorTerms")
+        self.deciding_claim = text(self.annotations, DECIDING_CLAIM_ANNOTATION)
         app = self.labels.get(kubevirt.APP_LABEL)
         self.is_virt_launcher = app == kubevirt.VIRT_LAUNCHER
         self.is_of_vm = app in (kubevirt.VIRT_LAUNCHER, kubevirt.HOTPLUG_POD)
@@ -104,7 +108,6 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         manifest = Manifest(_without_details(manifest), manifest.namespace)
         owner = ""
     metadata, spec, status = manifest.metadata, manifest.spec, manifest.pod.status
-    annotations = manifest.annotations if manifest.is_of_vm else {}
     requests, unknown = _requests(manifest.pod)
     return Pod(
         namespace=manifest.namespace[:MAX_NAME],
@@ -121,8 +124,8 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         claims=manifest.claims,
         true_annotations=manifest.true_annotations,
         owner=owner,
-        vm=_name_in(annotations, kubevirt.VMI_NAME_ANNOTATION),
-        deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
+        vm=_valid_name(text(manifest.annotations, kubevirt.VMI_NAME_ANNOTATION)) if manifest.is_of_vm else "",
+        deciding_claim=_valid_name(manifest.deciding_claim) if manifest.is_of_vm else "",
         false_annotations=manifest.false_annotations,
         oversized=oversized or unknown,
         priority=spec.priority or 0,
@@ -196,9 +199,8 @@ def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozen
     return true, false
 
 
-def _name_in(annotations: JsonObject, key: str) -> str:
+def _valid_name(name: str) -> str:
     # Namespace users control annotations: a value of any length must not fill the memory.
-    name = text(annotations, key) if key in annotations else ""
     return name if name and is_dns_subdomain(name) else ""
 
 

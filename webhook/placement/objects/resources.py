@@ -73,8 +73,8 @@ def _unusual_millis(quantity: Any) -> int:
     return _parse_millis(written)
 
 
-def _in_units(resource: str, millis: int) -> int:
-    return millis if resource == "cpu" else -(-millis // 1000)
+def _in_units(millis: Mapping[str, int]) -> dict[str, int]:
+    return {resource: value if resource == "cpu" else -(-value // 1000) for resource, value in millis.items()}
 
 
 def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
@@ -82,7 +82,7 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
 
     Raises Malformed for a quantity that can't be parsed.
     """
-    return {resource: _in_units(resource, millis) for resource, millis in _in_millis(quantities).items()}
+    return _in_units(_in_millis(quantities))
 
 
 class CostlyQuantities(Malformed):
@@ -199,4 +199,4 @@ def effective_requests(pod: PodObject) -> dict[str, int]:
         _raise_to(total, quantities.millis(counted))
     if spec.overhead:
         _add(total, quantities.millis(spec.overhead))
-    return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
+    return {PODS: 1} | {name: amount for name, amount in _in_units(total).items() if amount > 0}

@@ -106,14 +106,16 @@ def is_empty_term(term: Any) -> bool:
     return not (isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields")))
 
 
-def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str], spend: Callable[[int], None]) -> bool:
+def node_matches(
+    terms: Iterable[JsonObject], name: str, labels: Mapping[str, str], spend: Callable[[int], None]
+) -> bool:
     """Return whether a node selector selects a node: terms are ORed, the requirements of a term are ANDed.
 
-    A list without terms and a term without requirements match nothing. An empty `name` skips matchFields, as the
+    A selector without terms and a term without requirements match nothing. An empty `name` skips matchFields, as the
     scheduler does for a PV's node affinity. Calls `spend` with the requirements and values of a term before it compares
     them.
     """
-    for term in mappings(selector, "nodeSelectorTerms"):
+    for term in terms:
         spend(1)
         if is_empty_term(term):
             continue
