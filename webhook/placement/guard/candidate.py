@@ -1,13 +1,11 @@
 """A pod and its target node: what the node guard evaluates."""
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
-from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
+from webhook.placement.objects.facts import MAX_START_FAILURES
 from webhook.placement.objects.pod import Manifest, pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
@@ -55,17 +53,17 @@ class Candidate:
         terms = () if facts.oversized else required_terms(*of_pod, "podAffinity")
         self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
         self.vm = catalog.virtual_machine(self.namespace, facts.vm) if facts.vm else None
-        hotpluggable = self.vm.hotpluggable if self.vm else ()
-        self.hotpluggable_volumes = self._volumes_of(hotpluggable) if hotpluggable else []
-        self.volumes = self._volumes_of((*facts.claims, *hotplugged))
+        # The PVs of the claims that the pod mounts or gets, and of those that KubeVirt may plug in later.
+        volumes = {claim: bound_volume((self.namespace, claim), catalog) for claim in (*facts.claims, *hotplugged)}
+        self.volumes = [volume for volume in volumes.values() if volume]
+        self.claims_without_volume = [claim for claim in facts.claims if volumes[claim] is None]
+        later = self.vm.hotpluggable if self.vm else ()
+        found = [bound_volume((self.namespace, claim), catalog) for claim in later]
+        self.hotpluggable_volumes = [volume for volume in found if volume]
         allocatable = self.node.allocatable if self.node else None
         missing = () if allocatable is None else facts.requests.keys() - allocatable.keys()
         # Extended resources that no node reports: each may be a device of a DeviceClass.
         self.unreported_resources = sorted(name for name in missing if "/" in name and not catalog.is_reported(name))
-
-    def _volumes_of(self, claims: Iterable[str]) -> list[Volume]:
-        found = (bound_volume((self.namespace, claim), self.catalog) for claim in claims)
-        return [volume for volume in found if volume]
 
     def resource_fits(self) -> list[ResourceFit]:
         """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.

@@ -129,10 +129,10 @@ def _unreachable(candidate: Candidate, volumes: Iterable[Volume]) -> str | None:
     if node is None:
         return None
     for volume in volumes:
-        affinity, spend = volume.node_affinity, candidate.comparisons.spend
-        terms = mappings(affinity, "nodeSelectorTerms")
-        if affinity is not None and not node_matches(terms, "", node.labels, spend):
-            return f"does not match the node affinity of PV {volume.name}"
+        if volume.node_affinity is not None:
+            terms = mappings(volume.node_affinity, "nodeSelectorTerms")
+            if not node_matches(terms, "", node.labels, candidate.comparisons.spend):
+                return f"does not match the node affinity of PV {volume.name}"
         if volume.zones and not zones_match(volume.zones, node.labels):
             return f"does not match the zone or region label of PV {volume.name}"
     return None
@@ -195,7 +195,7 @@ def _constraints(candidate: Candidate) -> Iterator[str]:
     if unsupported:
         yield unsupported
     # The scheduler's VolumeBinding may need another node for a claim, for example with WaitForFirstConsumer.
-    for name in candidate.pod_facts.claims:
+    for name in candidate.claims_without_volume:
         claim = candidate.catalog.claim(candidate.namespace, name)
         if claim and not claim.is_bound(candidate.catalog.volume(claim.volume_name)):
             yield f"claim {name}, which has no PV yet"
