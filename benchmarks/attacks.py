@@ -32,8 +32,8 @@ from tests.support.client_hello import client_hello, records
 from tests.support.large_reviews import REQUIRED, large_review
 from tests.support.tls_records import handshake
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
-from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.review.admission_review import MAX_ITEMS, REVIEW_LIMIT
+from webhook.serving.worker.parser import BODY_LIMIT
 
 COSTLY = MAX_ITEMS  # bytes of nested lists, which the webhook still decodes
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -31,8 +31,8 @@ DOORS = {
     "flask": ["webhook/serving/app.py"],
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
-    "gunicorn": ["webhook/serving/worker.py"],
-    "httptools": ["webhook/serving/http/parser.py"],
+    "gunicorn": ["webhook/serving/worker/gunicorn_worker.py"],
+    "httptools": ["webhook/serving/worker/parser.py"],
 }
 # Each pure folder with the rooms that it may import.
 PURE_FOLDERS = {

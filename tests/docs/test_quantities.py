@@ -34,8 +34,8 @@ from webhook.placement.guard.pins import MAX_AGE
 from webhook.placement.objects.pod import MAX_DETAILS
 from webhook.placement.objects.resources import MAX_CONTAINERS, MAX_QUANTITIES
 from webhook.placement.settings import Settings
-from webhook.serving.http.loop import STALLED_AFTER
 from webhook.serving.review.admission_review import MAX_ITEMS, REVIEW_LIMIT
+from webhook.serving.worker.loop import STALLED_AFTER
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 

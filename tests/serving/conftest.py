@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from webhook.serving.http.loop import MAX_CONNECTIONS
+from webhook.serving.worker.loop import MAX_CONNECTIONS
 
 
 @pytest.fixture

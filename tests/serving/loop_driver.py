@@ -9,10 +9,10 @@ from http import HTTPStatus
 from certs.secret import CA
 from certs.serving import load_context
 from tests.support.tls_client import read_available
-from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.loop import Loop
-from webhook.serving.http.messages import Response
-from webhook.serving.http.tls_channel import tls_opener
+from webhook.serving.worker.connection import RequestHandler
+from webhook.serving.worker.loop import Loop
+from webhook.serving.worker.messages import Response
+from webhook.serving.worker.tls_channel import tls_opener
 
 OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -7,11 +7,11 @@ from typing import Any
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import Settings
 from webhook.serving.app import PROBE_PATHS, REVIEW_PATHS, Health, create_app, review_shortcut
-from webhook.serving.http.messages import Head, Request
-from webhook.serving.http.messages import Response as Answer
-from webhook.serving.http.wsgi import Respond, responder
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.messages import Head, Request
+from webhook.serving.worker.messages import Response as Answer
+from webhook.serving.worker.wsgi import Respond, responder
 
 
 def review_port(reviewer: Reviewer, *, shortcut: bool = True) -> Respond:

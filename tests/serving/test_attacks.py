@@ -17,8 +17,8 @@ from tests.support.client_hello import FFDHE, client_hello, records
 from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
 from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
-from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.review.admission_review import REVIEW_LIMIT
+from webhook.serving.worker.parser import BODY_LIMIT
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 

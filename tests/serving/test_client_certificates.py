@@ -16,7 +16,7 @@ from tests.support.client_certificates import client_context, issue_client, repl
 from tests.support.log_capture import capture_logs
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until
 from tests.support.tls_client import write_certificate_files
-from webhook.serving.http.connection import Phase
+from webhook.serving.worker.connection import Phase
 
 NOW = datetime.now(UTC)
 CA, OTHER_CA, SERVER_CA = (issue_ca(NOW) for _ in range(3))

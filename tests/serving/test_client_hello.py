@@ -24,8 +24,8 @@ from tests.support.client_hello import (
 )
 from tests.support.handshakes import costliest_turn, costliest_turn_of_client
 from tests.support.tls_client import closed_by_server, read_available, write_certificate_files
-from webhook.serving.http.client_hello import HelloInspector
-from webhook.serving.http.tls_channel import HANDSHAKE_FAILURE, MAX_HANDSHAKE
+from webhook.serving.worker.client_hello import HelloInspector
+from webhook.serving.worker.tls_channel import HANDSHAKE_FAILURE, MAX_HANDSHAKE
 
 LARGEST = max(FFDHE)
 SHARE = (X25519, bytes([9, *bytes(31)]))  # the base point

@@ -17,7 +17,9 @@ from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
 from tests.support.tls_records import ALERT, CLOSE_NOTIFY, handshake
-from webhook.serving.http.loop import (
+from webhook.serving.telemetry.collectors import loop_metrics
+from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.loop import (
     DRAIN_TIMEOUT,
     MAX_BUFFERED,
     MAX_HANDSHAKES,
@@ -25,11 +27,9 @@ from webhook.serving.http.loop import (
     QUIET_PERIOD,
     STALLED_AFTER,
 )
-from webhook.serving.http.messages import Response
-from webhook.serving.http.parser import BODY_LIMIT
-from webhook.serving.http.tls_channel import MAX_USELESS_RECORDS, RECORDS_PER_TURN
-from webhook.serving.telemetry.collectors import loop_metrics
-from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.messages import Response
+from webhook.serving.worker.parser import BODY_LIMIT
+from webhook.serving.worker.tls_channel import MAX_USELESS_RECORDS, RECORDS_PER_TURN
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 HEAD_WITH_LENGTH = HEAD + b"Content-Length: 100\r\n\r\n"

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory import traced_memory
-from webhook.serving.http.messages import Response, serialize
-from webhook.serving.http.parser import (
+from webhook.serving.worker.messages import Response, serialize
+from webhook.serving.worker.parser import (
     BODY_BROKEN,
     BODY_LIMIT,
     HEAD_LIMIT,

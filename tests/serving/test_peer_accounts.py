@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from webhook.serving.http.connection import Phase
-from webhook.serving.http.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections
+from webhook.serving.worker.connection import Phase
+from webhook.serving.worker.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections
 
 COSTS = {"a": 12 / 1024, "b": 1 / 1024}  # seconds of one step; binary fractions, so that sums are exact
 

@@ -23,8 +23,8 @@ from certs.authority import issue_ca, issue_leaf
 from tests.support.fake_api_server import ApiServer
 from tests.support.server_process import JSON, REVIEWS, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
 from tests.support.tls_client import client_hello, closed_by_server, receive_all, write_certificate_files
-from webhook.serving.http.listeners import CannotListen, listen
-from webhook.serving.http.loop import QUIET_PERIOD
+from webhook.serving.worker.listeners import CannotListen, listen
+from webhook.serving.worker.loop import QUIET_PERIOD
 
 SECRET = "not-a-real-passphrase"
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -17,9 +17,9 @@ from tests.support.fake_clock import FakeClock
 from tests.support.paths import REVIEWS, ROOT
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import Health, create_app
-from webhook.serving.http.wsgi import call
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.wsgi import call
 
 REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
 BODY = json.dumps(REVIEW).encode()

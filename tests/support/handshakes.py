@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from webhook.serving.http.channel import ConnectionLost
-from webhook.serving.http.tls_channel import TlsChannel
+from webhook.serving.worker.channel import ConnectionLost
+from webhook.serving.worker.tls_channel import TlsChannel
 
 MAX_TURNS = 2000  # of one handshake
 

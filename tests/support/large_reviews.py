@@ -3,7 +3,7 @@
 import json
 
 from tests.support.paths import REVIEWS
-from webhook.serving.http.parser import BODY_LIMIT
+from webhook.serving.worker.parser import BODY_LIMIT
 
 VM_START = json.loads((REVIEWS / "vm-start.json").read_bytes())
 PLACE = "the repeated values"

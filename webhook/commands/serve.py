@@ -23,15 +23,15 @@ from webhook.placement.settings import read_settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
 from webhook.serving.app import PROBE_PATHS, REVIEW_PATHS, Health, create_app, review_shortcut
-from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.listeners import AUTO, CannotListen, listen
-from webhook.serving.http.wsgi import responder
 from webhook.serving.review.reviewer import Reviewer
+from webhook.serving.server import Server
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
 from webhook.serving.telemetry.logs import LogLimit, LogStream, UncaughtErrors
 from webhook.serving.telemetry.metrics import Metrics
-from webhook.serving.worker import Server
+from webhook.serving.worker.connection import RequestHandler
+from webhook.serving.worker.listeners import AUTO, CannotListen, listen
+from webhook.serving.worker.wsgi import responder
 
 PORT = click.IntRange(0, 65535)
 STDOUT, STDERR = 1, 2

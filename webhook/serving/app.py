@@ -16,12 +16,12 @@ from msgspec.structs import asdict
 from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed
 
 from webhook.cluster.backend import Cache
-from webhook.serving.http.messages import Request, Response, error_response
-from webhook.serving.http.parser import BODY_LIMIT
-from webhook.serving.http.wsgi import PATHS, RECEIVED
 from webhook.serving.review.retry_budget import timeout_of
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
+from webhook.serving.worker.messages import Request, Response, error_response
+from webhook.serving.worker.parser import BODY_LIMIT
+from webhook.serving.worker.wsgi import PATHS, RECEIVED
 
 REVIEW_PATHS, PROBE_PATHS = ("/mutate",), ("/healthz", "/readyz", "/metrics")
 # Compared, not parsed: a library took 2 s for 60 KB of semicolons. The API server sends the first one.

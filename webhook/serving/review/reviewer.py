@@ -19,10 +19,10 @@ from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import observed, unchanged
-from webhook.serving.http.messages import Response, error_response
 from webhook.serving.review import admission_review
 from webhook.serving.review.retry_budget import MARGIN, RetryBudget, Wait
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.messages import Response, error_response
 
 log = logging.getLogger("webhook")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from webhook.serving.http.channel import Channel, ConnectionLost
-from webhook.serving.http.client_hello import HEADER_SIZE, HelloInspector
+from webhook.serving.worker.channel import Channel, ConnectionLost
+from webhook.serving.worker.client_hello import HEADER_SIZE, HelloInspector
 
 unpack_header = struct.Struct(">HxH").unpack_from
 CONTENT_TYPES = frozenset(content_type << 8 | 3 for content_type in range(20, 25))  # with the major version

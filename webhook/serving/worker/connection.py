@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from webhook.serving.http.channel import Channel, ConnectionLost
-from webhook.serving.http.messages import Request, Response, error_response, serialize
-from webhook.serving.http.parser import BODY_LIMIT, RequestParser
+from webhook.serving.worker.channel import Channel, ConnectionLost
+from webhook.serving.worker.messages import Request, Response, error_response, serialize
+from webhook.serving.worker.parser import BODY_LIMIT, RequestParser
 
 DISCARDS_PER_TURN = 16  # reads of what a peer still sends after our close
 

@@ -7,7 +7,7 @@ from io import BytesIO, StringIO
 from typing import Any
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
-from webhook.serving.http.messages import Request, Response
+from webhook.serving.worker.messages import Request, Response
 
 Respond = Callable[[Request], Response]
 # Keys of the environ: when the first byte of the request was read, and the only paths that the listener serves.

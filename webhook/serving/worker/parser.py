@@ -9,7 +9,7 @@ from http import HTTPStatus
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec.structs import replace
 
-from webhook.serving.http.messages import Head, Request
+from webhook.serving.worker.messages import Head, Request
 
 # The API server accepts objects up to 3 MiB (its MaxRequestBodyBytes); an update would send two of them.
 BODY_LIMIT = 4 * 1024 * 1024  # bytes

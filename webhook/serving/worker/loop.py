@@ -21,9 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from webhook.serving.http.channel import Channel, ConnectionLost
-from webhook.serving.http.connection import Connection, Phase, RequestHandler
-from webhook.serving.http.peer_accounts import Connections
+from webhook.serving.worker.channel import Channel, ConnectionLost
+from webhook.serving.worker.connection import Connection, Phase, RequestHandler
+from webhook.serving.worker.peer_accounts import Connections
 
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heapreplace
 from ipaddress import IPv6Address, IPv6Network
 from itertools import chain, count, islice, takewhile
 
-from webhook.serving.http.connection import LIMITS, Connection, Peer, Phase
+from webhook.serving.worker.connection import LIMITS, Connection, Peer, Phase
 
 SMALL_REQUEST = 16 * 1024  # bytes; the review of a VM has 10 KiB and is accepted even during overload
 MAX_PEERS = 4096  # addresses whose used time is kept; above it, all start at 0 again

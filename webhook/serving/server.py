@@ -1,4 +1,4 @@
-"""Runs the event loop as a gunicorn worker, with its signals and heartbeat, and serves probes on the plain port."""
+"""The whole server: starts gunicorn, whose worker serves reviews over TLS, and serves probes on the plain port."""
 
 import gc
 import json
@@ -11,8 +11,6 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
-from gunicorn.app.base import BaseApplication
-from gunicorn.workers.base import Worker
 from msgspec import Struct
 
 from certs.controller import CertificateController
@@ -20,13 +18,14 @@ from certs.serving import MEMORY_FOLDER, ServingCertificate
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.app import Health
-from webhook.serving.http.channel import Channel
-from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.listeners import address_of
-from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
-from webhook.serving.http.tls_channel import tls_opener
 from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.channel import Channel
+from webhook.serving.worker.connection import RequestHandler
+from webhook.serving.worker.gunicorn_worker import Gunicorn, LoopWorker
+from webhook.serving.worker.listeners import address_of
+from webhook.serving.worker.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
+from webhook.serving.worker.tls_channel import tls_opener
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
 # while reflectors list a large cluster. A review then took 8.5 ms; with 0.001 it took 3.8 ms. With 0.00001, threads
@@ -35,61 +34,6 @@ SWITCH_INTERVAL = 0.00005
 WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
 RESERVED_FILES = 128  # descriptors for everything but the connections of both ports; in use are about 40
 GRACEFUL_TIMEOUT = int(DRAIN_TIMEOUT + FLUSH_TIMEOUT + 3)  # seconds; 3 s to write the last Events
-
-
-class _Worker(Worker):
-    """A gunicorn worker that runs the event loop. `post_worker_init` sets `loop` after the fork."""
-
-    loop: Loop | None = None
-    _notified = 0.0
-
-    def on_turn(self) -> None:
-        """Send a heartbeat to gunicorn's master once a second. Shut down if the master is gone."""
-        now = time.monotonic()
-        if now - self._notified > 1:
-            self._notified = now
-            self.notify()
-            if os.getppid() != self.ppid:
-                self._stop(force=True)
-
-    def run(self) -> None:
-        """Serve until a signal has drained the loop."""
-        assert self.loop, "set in post_worker_init"  # noqa: S101 (for the type checker)
-        # gunicorn initializes the heartbeat with wall-clock time but compares it with monotonic time. Without this
-        # call, a worker that hangs before its first turn is never late.
-        self.on_turn()
-        self.loop.run()
-
-    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's signature)
-        """Shut down gracefully; a second call forces it."""
-        self._stop(force=False)
-
-    def handle_quit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
-        """Shut down immediately, but respond to unfinished requests."""
-        self._stop(force=True)
-
-    def _stop(self, *, force: bool) -> None:
-        self.alive = False
-        for _ in range(1 + force):
-            if self.loop:
-                self.loop.drain()
-            else:
-                raise SystemExit(0)
-
-
-class _Gunicorn(BaseApplication):
-    """gunicorn as a library: without a command line or a configuration file."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        super().__init__()
-
-    def load_config(self) -> None:
-        for name, value in self._options.items():
-            self.cfg.set(name, value)
-
-    def load(self) -> Any:
-        return None  # the loop calls the application itself
 
 
 class Server(Struct, frozen=True):
@@ -120,7 +64,7 @@ class Server(Struct, frozen=True):
         gc.collect()
         gc.freeze()
 
-        def post_worker_init(worker: _Worker) -> None:
+        def post_worker_init(worker: LoopWorker) -> None:
             # Start threads here, after the fork: they would not survive it.
             sys.setswitchinterval(SWITCH_INTERVAL)
             listener: Any = worker.sockets[0]  # gunicorn's wrapper
@@ -141,7 +85,7 @@ class Server(Struct, frozen=True):
             self.backend.stop()
 
         hooks = {"post_worker_init": post_worker_init, "worker_exit": worker_exit}
-        _Gunicorn(self.options(https) | hooks).run()
+        Gunicorn(self.options(https) | hooks).run()
 
     def _cert_problem(self) -> str:
         if not self.certificate.context():
@@ -168,7 +112,7 @@ class Server(Struct, frozen=True):
         return {
             "bind": [f"fd://{https}"],
             "workers": 1,  # one cache, one set of watches, one metrics registry; scale with replicas
-            "worker_class": _Worker,
+            "worker_class": LoopWorker,
             "max_requests": 0,
             "timeout": WORKER_TIMEOUT,
             "graceful_timeout": GRACEFUL_TIMEOUT,
