@@ -38,11 +38,18 @@ class Store:
     def __init__(
         self, stored: Iterable[Fact] = (), clock: Callable[[], float] = lambda: 0.0, taken_at: datetime | None = None
     ) -> None:
-        self.claims, self.volumes, self.share_managers = Table[facts.Claim](), Volumes(), Table[facts.ShareManager]()
-        self.nodes, self.csi_nodes, self.pods = Nodes(), Table[facts.CSINode](), Pods()
-        self.virtual_machines, self.vmis = Table[facts.VirtualMachine](), VirtualMachineInstances()
-        self.longhorn_volumes, self.replicas = Table[facts.LonghornVolume](), Replicas()
-        self.namespaces, self.storage_classes = Table[facts.Namespace](), Table[facts.StorageClass]()
+        self.claims = Table[facts.Claim]()
+        self.volumes = Volumes()
+        self.share_managers = Table[facts.ShareManager]()
+        self.nodes = Nodes()
+        self.csi_nodes = Table[facts.CSINode]()
+        self.pods = Pods()
+        self.virtual_machines = Table[facts.VirtualMachine]()
+        self.vmis = VirtualMachineInstances()
+        self.longhorn_volumes = Table[facts.LonghornVolume]()
+        self.replicas = Replicas()
+        self.namespaces = Table[facts.Namespace]()
+        self.storage_classes = Table[facts.StorageClass]()
         self._tables: dict[type[Fact], Table[Any]] = {
             facts.Claim: self.claims,
             facts.Volume: self.volumes,
@@ -64,15 +71,24 @@ class Store:
             facts.VirtualMachineInstance: self._change_vmi,
         }
         # The queries that one table answers.
-        self.claim, self.share_manager = self.claims.find, self.share_managers.find
-        self.volume, self.volumes_by_handle = self.volumes.named, self.volumes.with_handle
-        self.node, self.is_reported = self.nodes.named, self.nodes.report
-        self.tainted_nodes, self.share_manager_pod = self.nodes.tainted, self.pods.serving
-        self.mounting_pods, self.other_mounting_pods = self.pods.mounting, self.pods.mounting_without_vm
-        self.virtual_machine, self.vmi = self.virtual_machines.find, self.vmis.find
-        self.storage_class, self.all_nodes = self.storage_classes.named, self.nodes.values
-        self.longhorn_volume, self.replicas_of = self.longhorn_volumes.find, self.replicas.indexed
-        self.namespace, self.all_namespaces = self.namespaces.named, self.namespaces.values
+        self.claim = self.claims.find
+        self.volume = self.volumes.named
+        self.volumes_by_handle = self.volumes.with_handle
+        self.share_manager = self.share_managers.find
+        self.share_manager_pod = self.pods.serving
+        self.mounting_pods = self.pods.mounting
+        self.other_mounting_pods = self.pods.mounting_without_vm
+        self.node = self.nodes.named
+        self.all_nodes = self.nodes.values
+        self.is_reported = self.nodes.report
+        self.tainted_nodes = self.nodes.tainted
+        self.virtual_machine = self.virtual_machines.find
+        self.vmi = self.vmis.find
+        self.longhorn_volume = self.longhorn_volumes.find
+        self.replicas_of = self.replicas.indexed
+        self.namespace = self.namespaces.named
+        self.all_namespaces = self.namespaces.values
+        self.storage_class = self.storage_classes.named
         self.releases = Releases(clock)
         self.reservations = Reservations(clock)
         self.pins = Pins(clock, self.vmis, self.nodes, self.reservations.end)
