@@ -59,11 +59,13 @@ def convert(manifest: JsonObject, shape: type[T]) -> T:
     """Convert a manifest to a type. Raises Malformed, whose text names the field."""
     try:
         return msgspec.convert(manifest, shape)
-    except msgspec.ValidationError:
-        try:
-            return msgspec.convert(_without_nulls(manifest), shape)
-        except msgspec.ValidationError as error:
+    except msgspec.ValidationError as error:
+        if "got `null`" not in str(error):
             raise Malformed(_problem(error)) from None
+    try:
+        return msgspec.convert(_without_nulls(manifest), shape)
+    except msgspec.ValidationError as error:
+        raise Malformed(_problem(error)) from None
 
 
 def _without_nulls(value: Any) -> Any:
