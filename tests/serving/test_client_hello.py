@@ -36,6 +36,7 @@ ASKING = client_hello([LARGEST, X25519])  # without a share: the server asks for
 CHANGE_CIPHER_SPEC = b"\x14\x03\x03\x00\x01\x01"
 SERVER_HELLO = 2
 LONGEST_TURN = 10.0  # milliseconds of CPU: twice the limit, for a core that another process shares. Before: 50 to 190.
+TRIES = 15  # the fastest counts: another process on the core makes a try slower, not faster
 
 
 @pytest.fixture
@@ -125,10 +126,10 @@ def test_many_groups_shares_and_client_certificates_cost_no_turn_5_ms(tmp_path):
         client_hello(shares=[SHARE], extensions=[(group, b"") for group in many]),
     ]
     for hello in hellos:
-        assert min(costliest_turn(context, records(hello)) for _ in range(5)) < LONGEST_TURN
+        assert min(costliest_turn(context, records(hello)) for _ in range(TRIES)) < LONGEST_TURN
     trust_clients(context, ca.certificate.decode())
     certificate, key = write_client(tmp_path, issue_client(ca))
     own = certificate.read_bytes()
     for number in 20, 390:  # OpenSSL 3.5 may compress them to a kilobyte
         certificate.write_bytes(own + small_certificate() * number)
-        assert min(costliest_turn_of_client(context, certificate, key) for _ in range(5)) < LONGEST_TURN
+        assert min(costliest_turn_of_client(context, certificate, key) for _ in range(TRIES)) < LONGEST_TURN
