@@ -8,6 +8,7 @@ import select
 import signal
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -161,6 +162,16 @@ def test_the_image_contains_exactly_the_packages_of_the_lock(image):
 
 
 @pytest.mark.parametrize("python", ["/opt/kubevirt-scheduler/bin/python3", "/usr/bin/python3"])
+def test_each_package_of_the_image_has_a_wheel_for_arm64(tmp_path):
+    """The release builds the image for amd64 and arm64. This machine builds it for one of them."""
+    tags = [
+        f"--platform={tag}" for tag in ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
+    ]
+    locked = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--requirement=requirements-image.lock"]
+    call([sys.executable, "-m", "pip", "download", "--python-version=3.13", *tags, *locked, f"--dest={tmp_path}"])
+    assert any("aarch64" in wheel.name for wheel in tmp_path.glob("*.whl"))
+
+
 def test_the_image_contains_no_installer(image, python):
     for module in "pip", "setuptools", "ensurepip":
         assert f"No module named '{module}'" in run_command(image, python, "-c", f"import {module}").stderr
