@@ -109,15 +109,15 @@ def test_names_choose_vms_and_nodes(snapshot: Path) -> None:
 
 
 def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(snapshot: Path) -> None:
-    lines = run_report("--snapshot", snapshot, "-o", "wide").stdout.splitlines()
-    assert lines[0].split()[6:8] == ["CLAIM", "REASON"]
-    assert lines[1].split()[5:8] == ["Apart", "disk1", "NodeFull"]
-    assert "anywhere; if opted in: pinned to node-a   Opt the VM in: kubevirt-scheduler opt-in foreign" in lines[2]
-    assert "Together (paused)   disk2   CoScheduled" in lines[4]
-    assert (len(lines), lines[5]) == (8, "")
+    heads, *rows = rows_of(run_report("--snapshot", snapshot, "-o", "wide"))
+    assert heads[1:8] == ["VM", "STATE", "WHAT TO DO", "NODE", "STORAGE", "OPT-IN", "CLAIM"]
+    assert rows[0][2:9] == ["Apart", "restart", "node-b", "node-a", "yes", "disk1", "NodeFull"]
+    assert (rows[1][3], rows[1][-1]) == ("opt in, then restart", "anywhere; if opted in: pinned to node-a")
+    assert rows[3][2:4] == ["Together (paused)", "-"]
+    assert (len(rows), rows[4]) == (7, [""])
     broken = write_manifests(snapshot.parent, vm("broken", domain={"memory": {"guest": "a lot"}}))
     _, row, *_ = rows_of(run_report("--snapshot", broken, "-o", "wide"))
-    assert row[5:8] == ["Stopped", "-", "-"]
+    assert (row[2], row[7:9]) == ("Stopped", ["-", "-"])
 
 
 UNKNOWN = "no right to list volumes.longhorn.io and replicas.longhorn.io, or a file without them"
@@ -129,12 +129,12 @@ DATA: dict[str, tuple[list[Object], list[str], str]] = {
             replica("node-a", "vol-disk1", healthyAt=""),
             *(longhorn_volume("vol-disk2"), replica("node-b", "vol-disk2")),
         ],
-        ["disabled, remote", "disabled, remote", "-", "best-effort, local"],
+        ["remote", "remote", "-", "local"],
         "data of the volumes: 1 local, 2 remote",
     ),
     "no right to list replicas": (
         [longhorn_volume("vol-disk1", "strict-local"), longhorn_volume("vol-disk2", "")],
-        ["strict-local", "strict-local", "-", "-"],
+        ["-", "-", "-", "-"],
         f"data of the volumes: unknown for 3 ({UNKNOWN})",
     ),
     "no right to list volumes": (

@@ -20,7 +20,7 @@ from webhook.placement.objects.fields import JsonObject
 from webhook.placement.opt_in import opt_in_mistake
 from webhook.reading.documents import BadInput
 
-COLUMNS = 100  # without a terminal
+COLUMNS, WIDE = 100, 200  # without a terminal; the least of -o wide
 EXIT_APART = 1
 MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matrix.js), which take 70 ms each
 
@@ -37,8 +37,8 @@ MAX_DRAINS = 12  # nodes; of more, the page shows a matrix without drains (matri
     "json",
     "yaml",
     "html",
-    text="The output format. wide prints one line per VM, with claims, reasons and predictions. html prints a page for "
-    "a browser.",
+    text="The output format. wide prints one line per VM, with claims, reasons and predictions, and cuts what exceeds "
+    "200 columns. html prints a page for a browser.",
 )
 @click.option(
     "--sort-by",
@@ -143,5 +143,5 @@ def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool, he
         return render_names(found, what)
     if what == "nodes":
         return render_nodes(found, columns=terminal_columns(), headers=headers)
-    columns = terminal_columns(COLUMNS)
+    columns = max(terminal_columns(), WIDE) if output == "wide" else terminal_columns(COLUMNS)
     return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)

@@ -4,12 +4,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from webhook.commands.report.document import LOCAL
 from webhook.commands.tables import NO_VALUE, WRAPPING, render_table
 from webhook.placement.objects.fields import JsonObject, mapping, printable
 
 COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow", "NotReady": "red"}
-HEADS = ("VM", "STATE", "NODE", "STORAGE", "WHAT TO DO")
-WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "DATA", "NFS", "IF STARTED", "WHAT TO DO")
+TO_DO, IF_STARTED = "WHAT TO DO", "IF STARTED"
+HEADS = ("VM", "STATE", "NODE", "STORAGE", TO_DO)
+WIDE_HEADS = ("VM", "STATE", TO_DO, "NODE", "STORAGE", "OPT-IN", "CLAIM", "REASON", "DATA", "NFS", IF_STARTED)
 NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
@@ -34,29 +36,30 @@ SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
 def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int, headers: bool) -> str:
     """Return the settings, a table of VMs and the summary, or without `headers` only the rows of the table.
 
-    `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise text wraps after these `columns`.
+    `everywhere` adds the namespaces. Text wraps after these `columns`. `wide` prints one line per VM, and cuts
+    sentences; without `headers` it cuts none, for scripts.
     """
     marks = {node["name"]: _problems(node) for node in report["nodes"]}
     rows = [[*([vm["namespace"]] * everywhere), *_vm_cells(vm, marks, wide=wide)] for vm in report["vms"]]
     heads = ["NAMESPACE"] * everywhere + [*(WIDE_HEADS if wide else HEADS)]
     if report["summary"]["traffic"]:
-        heads[-1:] = [*TRAFFIC_HEADS, heads[-1]]
-        rows = [
-            [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
-        ]
-    table = render_table(heads, rows, colors=COLORS, columns=0 if wide else columns, headers=headers)
+        at = heads.index(TO_DO)
+        heads[at:at] = TRAFFIC_HEADS
+        for row, vm in zip(rows, report["vms"], strict=True):
+            row[at:at] = traffic_cells(vm["traffic"])
+    sentences = (TO_DO, IF_STARTED) if wide else ()
+    limit = columns if headers or not wide else 0
+    table = render_table(heads, rows, colors=COLORS, columns=limit, headers=headers, sentences=sentences)
     if not headers:
         return table
     summary = report["summary"]
     nfs = summary["nfs"]["text"]
     nfs += " (to list them: -o wide)" if nfs and not wide else ""
-    outages = f"{printable(summary['outages']['text'])}.\n" if summary["outages"]["text"] else ""
-    lines = [mapping(report, "webhook").get("text"), summary["text"], nfs]
+    outages = f"{summary['outages']['text']}." if summary["outages"]["text"] else ""
+    lines = [outages, mapping(report, "webhook").get("text"), summary["text"], nfs]
     lines += [summary["data"]["text"] * wide, mapping(summary, "workloads").get("text")]
-    head, *below = (
-        f"{line if wide else textwrap.fill(line, columns, **WRAPPING)}\n" if line else ""
-        for line in (printable(each or "") for each in lines)
-    )
+    filled = (textwrap.fill(printable(each or ""), columns, **WRAPPING) for each in lines)
+    outages, head, *below = (f"{each}\n" if each else "" for each in filled)
     return "\n".join(filter(None, (outages, head, table, "".join(below))))
 
 
@@ -74,15 +77,16 @@ def render_names(report: JsonObject, what: str) -> str:
 
 def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]:
     nodes = [f"{node}{marks.get(node, '')}" if node else NO_VALUE for node in (vm["node"], vm["storageNode"])]
+    step = vm["nextStep"] or NO_VALUE
     yield vm["name"]
     if not wide:
-        yield from (vm["state"], *nodes, vm["nextStep"] or NO_VALUE)
+        yield from (vm["state"], *nodes, step)
         return
     out = vm.get("excludedBy") or ("opted out" if vm.get("optedOut") else "")
-    yield from (out or _OPTED_IN[vm["optedInBy"]], *nodes, state_words(vm))
+    yield from (state_words(vm), step, *nodes, out or _OPTED_IN[vm["optedInBy"]])
     yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
-    yield from (vm["data"]["text"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
-    yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
+    yield from (LOCAL[vm["data"]["local"]] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
+    yield mapping(vm, "ifStarted").get("text") or NO_VALUE
 
 
 def state_words(vm: JsonObject) -> str:
