@@ -23,7 +23,7 @@ from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fleet import installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
-from webhook.fleet import traffic
+from webhook.fleet import history, traffic
 from webhook.reading.documents import BadInput
 from webhook.reading.prometheus import ask
 
@@ -110,6 +110,21 @@ def test_recolocate_moves_only_what_is_worth_it(
     found = run("recolocate", "--prometheus", script(server), "-o", "json", *options)
     assert [json.loads(line)["name"] for line in found.stdout.splitlines()] == moved
     assert f"have less disk traffic over the network: {left_out}\n" in found.stderr
+
+
+def test_the_page_of_all_vms_has_the_last_day_and_reads_it_in_one_more_query(run: Any, server: ApiServer) -> None:
+    prometheus = "--prometheus", script(server)
+    values = [[1_700_000_000, "3"], [1_700_000_900, "2"]]
+    server.script("list", "query_range", *[body(vector([{"metric": {}, "values": values}]))] * 2)
+    page = run("report", "-A", "-o", "html", *prometheus).stdout
+    assert '"history":{"apart":[[1700000000,3],[1700000900,2]]}' in page
+    query = server.last("list", "query_range").query
+    assert (query["query"], query["step"]) == (history.QUERY, "900")
+    assert int(query["end"]) - int(query["start"]) == 24 * 60 * 60
+    assert time.time() - int(query["end"]) < 1800
+    for options in (["-n", "default", "-o", "html"], ["-A", "-o", "json"], ["-A"]):
+        assert run("report", *options, *prometheus).exit_code == 0
+    assert [request.plural for request in server.requests].count("query_range") == 1
 
 
 def test_without_traffic_a_limit_on_it_is_refused(run: Any, server: ApiServer) -> None:
@@ -207,6 +222,10 @@ def test_a_real_prometheus_computes_the_rates(run: Any, tmp_path: Path) -> None:
         for name, factor in RATES.items():
             labels = f'namespace="default",name="{name}",node="node-b",drive="{name}"'
             lines += [f"{metric}{{{labels}}} {rate * factor * at} {now - 600 + at}" for at in range(0, 600, 30)]
+    lines.append("# TYPE kubevirt_scheduler_vms gauge")
+    for pod, opted_in, number in (("a", "true", 4), ("b", "true", 4), ("a", "false", 1)):
+        labels = f'pod="{pod}",state="Apart",opted_in="{opted_in}"'
+        lines += [f"kubevirt_scheduler_vms{{{labels}}} {number} {now - back}" for back in range(3 * 3600, 0, -60)]
     (tmp_path / "metrics").write_text("\n".join([*lines, "# EOF\n"]))
     (tmp_path / "prometheus.yaml").write_text("{}")
     blocks = ["tsdb", "create-blocks-from", "openmetrics", "metrics", "data"]
@@ -221,6 +240,9 @@ def test_a_real_prometheus_computes_the_rates(run: Any, tmp_path: Path) -> None:
     url = f"http://{LOOPBACK}:{port}"
     with running(Process("prometheus", command, f"{url}/-/ready", tmp_path)):
         found = json.loads(run("report", "-o", "json", "--prometheus", url).stdout)
+        points = history.read_history(ask(url, "", history.QUERY, history.DAY, history.STEP))
+    assert {count for _, count in points} == {5}
+    assert 11 <= len(points) <= 13
     assert [vm["name"] for vm in found["vms"]] == ["busy", "quiet", "idle"]
     traffic_of_busy = found["vms"][0]["traffic"]
     assert traffic_of_busy["operations"] == pytest.approx(30, rel=0.05)

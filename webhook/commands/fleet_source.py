@@ -16,7 +16,7 @@ from webhook.catalog.inventory import Inventory
 from webhook.cluster.client import ClusterClient, without_password
 from webhook.commands.completion import not_found
 from webhook.commands.options import connect, given
-from webhook.fleet import traffic
+from webhook.fleet import history, traffic
 from webhook.fleet.states import Machine, Status, Workload, assess, assess_pod
 from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
@@ -168,6 +168,16 @@ def read_rates() -> Rates:
     if problem:
         warn(f"no traffic from Prometheus {without_password(url)}: {problem}")
     return found
+
+
+def read_history() -> list[tuple[int, int]]:
+    """Return how many VMs of the cluster were apart in the last day. `read_rates` reports a failing Prometheus."""
+    if not (url := given("prometheus")):
+        return []
+    try:
+        return history.read_history(ask(url, given("prometheus_token"), history.QUERY, history.DAY, history.STEP))
+    except BadInput:
+        return []
 
 
 def warn(words: str) -> None:

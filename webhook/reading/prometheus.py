@@ -1,4 +1,4 @@
-"""Ask a Prometheus: one instant query over its HTTP API."""
+"""Ask a Prometheus: an instant or a range query over its HTTP API."""
 
 import ssl
 import time
@@ -16,19 +16,22 @@ MAX_ANSWER = 64 << 20  # bytes; the traffic of 10,000 VMs takes some megabytes
 ADVICE = {401: "; specify --prometheus-token", 403: "; the token lacks the right to query", 404: "; check the URL"}
 
 
-def ask(url: str, token: str, query: str) -> list[JsonObject]:
-    """Return the samples of an instant query. Raises BadInput if Prometheus does not answer.
+def ask(url: str, token: str, query: str, seconds: int = 0, step: int = 1) -> list[JsonObject]:
+    """Return the samples of a query now, or every `step` of the last `seconds`. Raises BadInput without an answer.
 
     TLS trusts the CAs of the system, or those of the file in SSL_CERT_FILE.
     """
-    address = f"{url.rstrip('/')}/api/v1/query"
+    address, fields = f"{url.rstrip('/')}/api/v1/query", {"query": query}
+    if seconds:
+        end = int(time.time()) // step * step
+        address += "_range"
+        fields |= {"start": str(end - seconds), "end": str(end), "step": str(step)}
     try:
         user = urllib3.util.parse_url(url).auth
         headers = urllib3.make_headers(basic_auth=unquote(user)) if user else {}
         # A token from a file may contain line breaks.
         headers |= {"Authorization": f"Bearer {''.join(token.split())}"} if token else {}
         with urllib3.PoolManager(ssl_context=ssl.create_default_context(), retries=False, timeout=TIMEOUT) as pool:
-            fields = {"query": query}
             response = pool.request(
                 "GET", address, fields=fields, headers=headers, redirect=False, preload_content=False
             )

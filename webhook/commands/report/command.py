@@ -7,7 +7,17 @@ from msgspec.structs import replace
 
 from webhook.commands.completion import not_found
 from webhook.commands.drain_check import describe_drains
-from webhook.commands.fleet_source import Fleet, Scope, assess_all, assess_pods, read_fleet, read_rates, selected, warn
+from webhook.commands.fleet_source import (
+    Fleet,
+    Scope,
+    assess_all,
+    assess_pods,
+    read_fleet,
+    read_history,
+    read_rates,
+    selected,
+    warn,
+)
 from webhook.commands.options import as_data, fleet_options, given, output_option
 from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
@@ -77,7 +87,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     what, names = _chosen(words, sort_by, only_apart=only_apart)
     rates, fleet = read_rates(), read_fleet()
     scope = replace(selected(fleet.namespace), names=names if what == "vms" else frozenset())
-    found = report_on(fleet, scope, rates, planned=output != "name", drains=output == "html")
+    found = report_on(fleet, scope, rates, planned=output != "name", of_page=output == "html")
     if not found["vms"] and scope.namespace:
         scope.report_none(fleet.inventory.namespaces())
     if workloads:
@@ -113,8 +123,11 @@ def _named(nodes: list[JsonObject], names: frozenset[str]) -> list[JsonObject]:
     return [node for node in nodes if node["name"] in names]
 
 
-def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True, drains: bool = True) -> JsonObject:
-    """Return the report on the VMs in the scope, with a plan, and with what a drain of each node does."""
+def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True, of_page: bool = True) -> JsonObject:
+    """Return the report on the VMs in the scope, with a plan.
+
+    For the page of all VMs, add the last day, and what a drain of each node does.
+    """
     settings = fleet.webhook.predicting
     statuses = list(assess_all(fleet.inventory, scope, settings))
     if scope.names:
@@ -129,8 +142,10 @@ def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True,
         more = f", and {len(named) - 1} more" if named[1:] else ""
         warn(f"{named[0]}{more}; to correct it: kubevirt-scheduler opt-in")
     found["warnings"] = click.get_current_context().meta.pop("warnings", [])
-    if drains and scope.selects_all and len(found["nodes"]) <= MAX_DRAINS:
-        describe_drains(found["nodes"], statuses, fleet.inventory, settings)
+    if of_page and scope.selects_all:
+        found["history"] = {"apart": read_history()}
+        if len(found["nodes"]) <= MAX_DRAINS:
+            describe_drains(found["nodes"], statuses, fleet.inventory, settings)
     return found
 
 
