@@ -75,7 +75,7 @@ test-unit: venv ## run the tests that need neither the control plane nor program
 	$(BIN)/pytest -m 'not controlplane and not needs' $(ON_WORKERS) $(ARGS)
 
 # The scripts of the page share their names, so they are linted as one.
-SCRIPTS = $(addprefix webhook/commands/report/,data.js nodes.js matrix.js page.js)
+SCRIPTS = $(addprefix webhook/commands/report/,data.js header.js nodes.js matrix.js page.js)
 DENO = NO_COLOR=1 DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
 
 # $(call step,name,command): prints only the name if the command succeeds.

@@ -153,7 +153,7 @@ def test_an_open_page_follows_the_cluster_and_keeps_what_it_shows(server: ApiSer
                 assert time.monotonic() < deadline, found
                 page.evaluate("new Promise((done) => setTimeout(done, 100))")
 
-        page.open(f"http://127.0.0.1:{port}/#name=moved&vm=default/moved")
+        page.open(f"http://127.0.0.1:{port}/#search=moved&vm=default/moved")
         title, focused = "document.querySelector('#details h2').textContent", "document.activeElement.textContent"
         wait_for(title, "⇄ default/moved")
         page.evaluate("document.querySelector('.vm').focus()")
@@ -161,7 +161,7 @@ def test_an_open_page_follows_the_cluster_and_keeps_what_it_shows(server: ApiSer
         server.put(vm_pod("moved", "node-a"))
         wait_for(title, "● default/moved")
         assert page.evaluate(focused) == "●moved"
-        assert page.evaluate("location.hash") == "#name=moved&vm=default%2Fmoved"
+        assert page.evaluate("location.hash") == "#search=moved&vm=default%2Fmoved"
         server.forbidden.add(("list", "pods"))
         wait_for("document.querySelector('#source').textContent.includes('not updated since: ')", expected=True)
         server.forbidden.clear()

@@ -145,7 +145,7 @@ def test_500_vms_are_drawn_and_listed_and_filters_combine_and_reset(browser: Pag
     assert opened.shown == "42 of 500 VMs shown"
     opened.do('[data-state="Waiting"]', "click()")
     assert opened.shown == "83 of 500 VMs shown"
-    opened.write("#name", "VM-13")
+    opened.write("#search", "VM-13")
     assert sorted(opened.texts(".vm .text")) == ["vm-13", "vm-133"]
     opened.do("#tab-table", "click()")
     assert opened.texts("tbody th") == ["vm-13", "vm-133"]
@@ -161,7 +161,7 @@ def test_boxes_count_what_the_filters_leave_and_lines_lead_to_the_storage(browse
     content["nodes"][1] |= {"ready": False, "cordoned": True}
     content["summary"] = {"together": 6, "apart": 3, "stopped": 0, "text": "9 VMs"}  # also of VMs not listed
     opened = Opened(browser, page_file, content)
-    assert opened.texts("#summary") == ["9 VMs"]
+    assert opened.texts("#summary li") == ["9 VMs"]
     shares = browser.evaluate("[...document.querySelectorAll('#shares span')].map((e) => e.title)")
     assert shares == ["6 together", "3 apart"]
     script = "[...document.querySelectorAll('#lines g')].map((g) => ({...g.dataset, n: g.textContent}))"
@@ -213,7 +213,7 @@ def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page,
     ]
     assert "together, 15 (1 of them need an opt-in first)" in opened.texts(".matrix-head .hint")[0]
     assert opened.texts('.cell[data-row="node-b"]') == ["1"]
-    opened.write("#node", "node-0")
+    opened.write("#search", "node-0")
     assert opened.shown == "1 of 16 VMs shown"
     assert opened.texts(".node h2") == ["node-0"]
     assert browser.errors == []
@@ -262,7 +262,7 @@ def test_a_link_shows_the_same_filters_view_cell_and_vm(browser: Page, page_file
     assert opened.shown == "168 of 500 VMs shown"
     opened.do("#tab-table", "click()")
     opened.choose("#namespace", "team-1")
-    opened.write("#name", "vm-13")
+    opened.write("#search", "vm-13")
     opened.do("thead th:nth-child(2) button", "click()")
     opened.do("thead th:nth-child(2) button", "click()")
     rows = opened.texts("tbody tr")
@@ -316,8 +316,8 @@ def test_the_page_says_whether_the_data_is_beside_the_share_manager(
     content["summary"]["data"] = {"local": 0, "remote": int(known), "text": "data of the volumes: a sentence"}
     content["summary"]["workloads"] = {"text": "opted-in pods that are no VMs: 1 apart"}
     opened = Opened(browser, page_file, content)
-    summary = "1 VMs; data of the volumes: a sentence; opted-in pods that are no VMs: 1 apart"
-    assert opened.texts("#summary") == [summary]
+    lines = ["1 VMs", "data of the volumes: a sentence", "opted-in pods that are no VMs: 1 apart"]
+    assert opened.texts("#summary li") == lines
     opened.do("#tab-table", "click()")
     assert opened.texts('td[data-label="Data"]') == ["disabled, remote"] * known
 
@@ -332,7 +332,7 @@ def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None
     assert browser.evaluate("document.title") == "VMs and their storage"
     assert browser.errors == []
     assert browser.requests == [page_file.as_uri()]
-    assert opened.count("script, img, iframe, object, embed, base, link, a") == 6  # five scripts and the skip link
+    assert opened.count("script, img, iframe, object, embed, base, link, a") == 7  # six scripts and the skip link
     assert set(map(printable, HOSTILE)) <= set(opened.texts("tbody th"))
     assert not [text for text in opened.texts(".vm, td, th, h2, option") if text != printable(text)]
     handlers = (
@@ -392,14 +392,14 @@ def test_a_node_says_what_its_drain_does(browser: Page, page_file: Path) -> None
     content["nodes"][0]["drain"] = {"interrupted": 1, "safe": False, "vms": [row], "obstacles": [waits]}
     content["nodes"][1]["drain"] = {"interrupted": 0, "safe": True, "vms": [], "obstacles": []}
     opened = Opened(browser, page_file, content)
-    assert opened.texts(".drain summary") == ["If drained: 1 VM interrupted, not safe"]
+    assert opened.texts(".drain summary") == ["If drained: 1 VM interrupted, not safe: volume"]
     assert opened.texts("[data-node=node-a] .drain p") == [
         "shop/<b>vm-1 (node-a): Restarts. it has a GPU",
         "Volume vol-1: its last healthy replica is here",
     ]
     opened.do(".drain summary", "click()")
     opened.update(content | {"summary": {"text": "changed"}})
-    assert opened.texts("#summary") == ["changed"]
+    assert opened.texts("#summary li") == ["changed"]
     assert opened.count(".drain[open]") == 1
 
 

@@ -1,6 +1,6 @@
 "use strict";
 // The report, and how its values become text. Every text reaches the page as a text node or an attribute, not as HTML.
-// The scripts share their top-level names, in this order: data.js, nodes.js, matrix.js, page.js.
+// The scripts share their top-level names, in this order: data.js, header.js, nodes.js, matrix.js, page.js.
 
 const STATES = {
   Together: ["●", "together", "runs on the node of its share-manager"],
@@ -15,7 +15,10 @@ const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class"
 // Control characters, and those that reverse the direction of the text around them.
 const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 
-let report, vms, NODES, TRAFFIC, NFS, DATA, COLUMNS, DOMAIN;
+// The worst first. A VM whose I/O hangs comes before all of them.
+const WORST = ["Apart", "Waiting", "Unserved", "Stopped", "Together", "NotConcerned"];
+
+let report, vms, NODES, TRAFFIC, NFS, DATA, COLUMNS, CARD, DOMAIN;
 
 function parsed(json) {
   return JSON.parse(json, (_, value) => (typeof value === "string" ? printable(value) : value));
@@ -33,29 +36,68 @@ function take(next) {
   DOMAIN = sharedDomain(
     [...new Set([...NODES.keys(), ...vms.flatMap((vm) => [vm.node, vm.storageNode])])].filter(Boolean),
   );
+  const known = { data: DATA.local || DATA.remote, nfs: NFS };
   COLUMNS = [
     ["Namespace", (vm) => vm.namespace],
     ["VM", (vm) => vm.name],
     ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
-    ["Opted in", (vm) => (vm.optedOut ? "opted out" : OPTED_IN[vm.optedInBy] || "no")],
-    ["Node", (vm) => vm.node],
-    ["Storage", (vm) => vm.storageNode],
-    ["Claim", (vm) => vm.claim],
-    ["Reason", (vm) => vm.reason],
-    ...(DATA.local || DATA.remote ? [["Data", (vm) => vm.data.text]] : []),
-    ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
-    ["If started", (vm) => vm.ifStarted.text || ""],
     ...(TRAFFIC
-      ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]]
+      ? [
+        ["MB/s", (vm) => vm.traffic.bytes / 1e6, (vm) => megabytes(vm.traffic.bytes)],
+        ["Ops/s", (vm) => vm.traffic.operations, (vm) => Math.round(vm.traffic.operations).toLocaleString("en")],
+      ]
       : []),
     ["What to do", (vm) => vm.nextStep ?? vm.advice, (vm) => vm.advice], // the details have more words
+    ["Node", (vm) => vm.node],
+    ["Storage", (vm) => vm.storageNode],
+    ["Reason", (vm) => vm.reason],
+    ["Opted in", (vm) => (vm.optedOut ? "opted out" : OPTED_IN[vm.optedInBy] || "no")],
+    ...(known.data ? [["Data", (vm) => vm.data.text]] : []),
+    ...(known.nfs ? [["NFS", (vm) => vm.nfs.text]] : []),
+    ["If started", (vm) => vm.ifStarted.text || ""],
   ];
+  CARD = COLUMNS.slice(2); // the facts beside the VM's name
+  CARD.splice(CARD.findIndex(([title]) => title === "Reason"), 0, ["Claim", (vm) => vm.claim]);
 }
 
 take(parsed(byId("report").textContent));
-const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
-if (TRAFFIC) Object.assign(chosen, { sort: COLUMNS.findIndex(([title]) => title === "MB/s"), ascending: false });
+const chosen = { namespace: "", search: "", states: new Set(), selected: null, sort: 2, ascending: true };
 let shown = vms;
+
+// One number and one action: the commands, between backticks, are drawn as code.
+function headline({ vms = 0, apart = 0, togetherAfterRecolocate = 0, togetherAfterRestart = 0, ...summary }) {
+  if (!apart) return vms ? `None of ${plural(vms, "VM")} is apart.` : "No VMs.";
+  const first = `${apart.toLocaleString("en")} of ${plural(vms, "VM")} ${apart === 1 ? "is" : "are"} apart.`;
+  const count = (togetherAfterRecolocate || togetherAfterRestart).toLocaleString("en");
+  if (togetherAfterRecolocate) return `${first} \`recolocate\` brings ${count} together.`;
+  if (!togetherAfterRestart) return `${first} Neither \`recolocate\` nor a restart brings one together.`;
+  const toOptIn = summary.togetherAfterRestartNotOptedIn;
+  return `${first} ${toOptIn ? "Opt-in and a restart bring" : "A restart brings"} ${count} together.`;
+}
+
+// The order of the states, then the most traffic.
+function badness(vm) {
+  const rank = vm.outage ? -1 : WORST.indexOf(known(vm.state));
+  return [rank, -((vm.traffic || {}).bytes || 0), vm.nextStep ? 0 : 1];
+}
+
+function compared(one, other) {
+  return typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+}
+
+// The order of the VMs by a column; equal ones are sorted by name.
+function ordered(vms, title, read, ascending) {
+  const keys = new Map(vms.map((vm) => [vm, title === "State" ? badness(vm) : [read(vm)]]));
+  const order = (one, other) => keys.get(one).map((part, at) => compared(part, keys.get(other)[at])).find(Boolean) || 0;
+  const byName = (one, other) => compared(one.namespace, other.namespace) || compared(one.name, other.name);
+  return [...vms].sort((one, other) => (ascending ? order(one, other) : order(other, one)) || byName(one, other));
+}
+
+// Whether each word of a search is a part of a name of the VM, of its claim or of a node.
+function isFound(vm, search) {
+  const text = [vm.name, vm.claim, vm.node, vm.storageNode].join("\n").toLowerCase();
+  return search.split(/\s+/).every((word) => text.includes(word));
+}
 
 // The domain in which all names end, with its dot. The page omits it where a name is only shown.
 function sharedDomain(names) {

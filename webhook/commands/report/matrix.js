@@ -3,10 +3,10 @@
 // for the VMs that are together with their storage. The nodes with the most VMs that are apart come first.
 
 const MANY_NODES = 12; // up to this number, the nodes are boxes
-const LISTED_NODES = 36; // rows and columns, which fit in 1,400 pixels; "Show all" adds the others
+const LISTED_NODES = 34; // rows and columns, which fit in 1,280 pixels; "Show all" adds the others
 const ANYWHERE = ""; // the column of the VMs that a restart may place on any node: their share-managers follow them
 const DEPTHS = 5; // shades of a cell
-const BAR = 150; // pixels of the longest bar at the right
+const BAR = 90; // pixels of the longest bar at the right
 const WHEN = { now: "Now", restarted: "After a restart", recolocated: "After recolocate" };
 const MATRIX = { all: false, when: "now", cell: null, focus: "" }; // `focus` is the cell that the Tab key reaches
 
@@ -227,7 +227,7 @@ function cell(row, column, of, y, x, most) {
   const made = element(
     "button",
     { ...attributes, "aria-pressed": String(Boolean(chosenCell)), click: open },
-    of.length > 1 || together ? of.length : "",
+    of.length,
   );
   Object.assign(made.dataset, { row, column, key: `${row}/${column}` });
   made.style.setProperty("--x", x);

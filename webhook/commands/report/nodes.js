@@ -6,6 +6,7 @@ const DENSE = 16; // VMs in a box; more are drawn as squares without their names
 const CROWDED = 14; // lines; more are faint and without their counts until a node is chosen
 const THICK = 6; // VMs; fewer are drawn as thinner lines
 const WAITING_ROOM = ""; // the box of the VMs without a node
+const HARM = [["Blocks", "blocked"], ["IOHangs", "hangs"], ["Stops", "stops"], ["Restarts", "restarts"]]; // worst first
 
 const boxes = new Map(); // node → its box
 const buttons = new Map(); // VM → its button
@@ -31,7 +32,7 @@ function showBoxes() {
   byId("members").hidden = true;
   const served = new Map(); // node → the VMs elsewhere that it serves
   for (const vm of shown.filter(isApart)) served.set(vm.storageNode, (served.get(vm.storageNode) || 0) + 1);
-  const filtered = Boolean(chosen.namespace || chosen.name || chosen.node || chosen.states.size);
+  const filtered = Boolean(chosen.namespace || chosen.search || chosen.states.size);
   const all = filtered ? [] : report.nodes || [];
   const byNode = new Map();
   for (const vm of shown) byNode.set(vm.node, [...(byNode.get(vm.node) || []), vm]);
@@ -108,7 +109,7 @@ function drain(name, found) {
     ...found.vms.map((vm) => `${vm.namespace}/${vm.name} (${vm.node}): ${vm.text}. ${vm.why}`),
     ...found.obstacles.map((each) => `${each.kind} ${each.name}: ${each.detail}`),
   ];
-  const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : ", not safe"}`;
+  const title = `If drained: ${plural(found.interrupted, "VM")} interrupted${found.safe ? "" : `, ${unsafe(found)}`}`;
   const toggle = ({ target }) => (target.open ? drains.add(name) : drains.delete(name), drawLines());
   return [
     element(
@@ -120,9 +121,18 @@ function drain(name, found) {
   ];
 }
 
+// Why a drain is not safe, in one word: what blocks it, or else the worst that it does to a VM.
+function unsafe({ vms, obstacles }) {
+  const lasting = obstacles.find((each) => !each.ends);
+  const effects = vms.flatMap((vm) => vm.effects || []);
+  const worst = lasting ? lasting.kind.toLowerCase() : HARM.find(([effect]) => effects.includes(effect))?.[1];
+  return ["not safe", worst].filter(Boolean).join(": ");
+}
+
 function vmItem(vm) {
   const elsewhere = isApart(vm) ? `, storage on ${vm.storageNode}` : "";
-  const title = `${vm.namespace}/${vm.name}: ${words(vm.state)}${elsewhere}`;
+  const traffic = isApart(vm) && TRAFFIC ? `${megabytes(vm.traffic.bytes)} MB/s` : "";
+  const title = [`${vm.namespace}/${vm.name}: ${words(vm.state)}${elsewhere}`, traffic].filter(Boolean).join(", ");
   const attributes = { type: "button", class: `vm ${known(vm.state)}`, title, "aria-label": title, tabindex: "-1" };
   const pressed = String(vm === chosen.selected);
   const text = element("span", { class: "text" }, vm.name);
@@ -131,6 +141,7 @@ function vmItem(vm) {
     { ...attributes, "aria-pressed": pressed, click: () => select(vm) },
     mark(vm.state),
     text,
+    ...(traffic ? [element("span", { class: "rate" }, traffic)] : []),
   );
   buttons.set(vm, button);
   return element("li", {}, button);

@@ -1,28 +1,5 @@
 "use strict";
-// The header, the filters, the table, the selected VM, the URL, and what a dashboard reads again and again.
-
-function showSummary() {
-  const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
-  byId("summary").textContent = [summary.text, NFS, DATA.text, (summary.workloads || {}).text].filter(Boolean).join(
-    "; ",
-  );
-  byId("shares").replaceChildren();
-  for (const [state, listed] of counted(vms)) {
-    const count = summary[state[0].toLowerCase() + state.slice(1)] ?? listed;
-    const share = element("span", { class: state, title: `${count} ${words(state)}` });
-    share.style.flexGrow = count;
-    if (count) byId("shares").append(share);
-  }
-}
-
-function showSource(problem) {
-  const { cluster, source, time, warnings = [] } = report;
-  const when = time &&
-    new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: INTERVAL ? "medium" : "short" });
-  byId("source").textContent = [cluster || source, when, ...warnings, problem && `not updated since: ${problem}`]
-    .filter(Boolean).join(", ");
-  byId("source").classList.toggle("problem", Boolean(problem || warnings.length));
-}
+// The filters, the table, the selected VM, the URL, and what a dashboard reads again and again.
 
 function addFilters() {
   for (const [state, count] of counted(vms)) {
@@ -40,12 +17,10 @@ function addFilters() {
     byId("states").append(element("button", attributes, mark(state), ` ${words(state)} `, element("b", {}, count)));
   }
   byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
-  for (const field of ["name", "node"]) {
-    byId(field).addEventListener("input", (event) => choose(field, event.target.value.trim().toLowerCase()));
-  }
+  byId("search").addEventListener("input", (event) => choose("search", event.target.value.trim().toLowerCase()));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("reset", () => {
-    Object.assign(chosen, { namespace: "", name: "", node: "" });
+    Object.assign(chosen, { namespace: "", search: "" });
     chosen.states.clear();
     showOthers();
   });
@@ -69,11 +44,7 @@ function showOthers() {
 }
 
 function passes(vm) {
-  return (
-    (!chosen.namespace || vm.namespace === chosen.namespace) &&
-    vm.name.toLowerCase().includes(chosen.name) &&
-    (!chosen.node || `${vm.node}\n${vm.storageNode}`.toLowerCase().includes(chosen.node))
-  );
+  return (!chosen.namespace || vm.namespace === chosen.namespace) && isFound(vm, chosen.search);
 }
 
 function show() {
@@ -93,12 +64,18 @@ function show() {
 // The table
 
 let rowLimit = 500; // rows; each thousand more takes about a second, and "Show all" adds them
-const LONG = new Set(["Claim", "If started", "What to do", "NFS"]); // columns of one line: the details have the rest
+const LONG = new Set(["If started", "What to do", "NFS"]); // columns of one line: the details have the rest
+const WIDE = { "Data": "wider", "NFS": "wider", "If started": "wider" }; // only in wide windows: the details have all
+for (const title of ["Ops/s", "Reason", "Opted in"]) WIDE[title] = "wide";
+
+const NUMBERS = {
+  "MB/s": { minimumFractionDigits: 1, maximumFractionDigits: 1 },
+  "Ops/s": { maximumFractionDigits: 0 },
+};
 
 function showTable(limit = rowLimit) {
-  const read = COLUMNS[chosen.sort][1];
-  const order = (one, other) => String(read(one)).localeCompare(String(read(other)), "en", { numeric: true });
-  const sorted = [...shown].sort((one, other) => (chosen.ascending ? order(one, other) : order(other, one)));
+  const [title, read] = COLUMNS[chosen.sort];
+  const sorted = ordered(shown, title, read, chosen.ascending);
   const table = element(
     "table",
     { role: "table" },
@@ -121,7 +98,15 @@ function showTable(limit = rowLimit) {
   buttons.clear();
   for (const button of table.querySelectorAll("tbody button")) buttons.set(button.vm, button);
   byId("table").replaceChildren(sortChoice(), table, ...(sorted.length <= limit ? [] : [rest]));
+  fitTable();
   link();
+}
+
+// Names take what they need, and break only if the table would be wider than the window.
+function fitTable() {
+  const table = byId("table").querySelector("table");
+  table?.classList.remove("tight");
+  table?.classList.toggle("tight", table.offsetWidth > byId("table").clientWidth);
 }
 
 // A phone shows the rows as cards, without the column headers.
@@ -146,7 +131,8 @@ function columnHeader([title], index) {
   };
   const direction = isSorted ? (chosen.ascending ? "ascending" : "descending") : null;
   const button = element("button", { type: "button", click: sort }, title);
-  return element("th", { scope: "col", role: "columnheader", "aria-sort": direction }, button);
+  const attributes = { scope: "col", role: "columnheader", "aria-sort": direction, "data-label": title };
+  return element("th", { ...attributes, class: WIDE[title] ?? null }, button);
 }
 
 function tableRow(vm) {
@@ -155,6 +141,7 @@ function tableRow(vm) {
     return element(index === 1 ? "th" : "td", {
       ...attributes,
       "data-label": title,
+      class: WIDE[title] ?? null,
       title: LONG.has(title) ? read(vm) : null,
     }, ...tableCell(title, read(vm), vm));
   });
@@ -164,6 +151,7 @@ function tableRow(vm) {
 function tableCell(title, value, vm) {
   if (title === "State") return [element("span", {}, mark(vm.state), ` ${value}`)];
   if (title === "Node" || title === "Storage") return [shortNode(value)];
+  if (title in NUMBERS) return [value.toLocaleString("en", NUMBERS[title])];
   if (title !== "VM") return [value];
   const button = element("button", {
     type: "button",
@@ -181,7 +169,7 @@ function select(vm) {
   const panel = byId("details");
   panel.hidden = !chosen.selected;
   if (chosen.selected) {
-    const facts = COLUMNS.slice(2).map(([title, read, detail = read]) => [title, detail(vm)]);
+    const facts = CARD.map(([title, read, detail = read]) => [title, detail(vm)]);
     const rows = facts.filter(([, value]) => value !== "").flatMap((
       [title, value],
     ) => [element("dt", {}, title), element("dd", {}, value)]);
@@ -266,8 +254,7 @@ function link() {
   const values = {
     state: [...chosen.states].join(","),
     namespace: chosen.namespace,
-    name: chosen.name,
-    node: chosen.node,
+    search: chosen.search,
     view: byId("map").hidden ? "table" : "",
     sort: sort === START.sort && chosen.ascending === START.ascending ? "" : `${chosen.ascending ? "" : "-"}${sort}`,
     when: MATRIX.when === "now" ? "" : MATRIX.when,
@@ -283,7 +270,7 @@ function link() {
 function follow() {
   if (location.hash.slice(1) === linked || (location.hash && !location.hash.includes("="))) return; // #results
   const of = new URLSearchParams(location.hash.slice(1));
-  for (const field of ["name", "node"]) byId(field).value = chosen[field] = (of.get(field) || "").toLowerCase();
+  byId("search").value = chosen.search = (of.get("search") || "").toLowerCase();
   chosen.namespace = of.get("namespace") || "";
   chosen.states = new Set((of.get("state") || "").split(",").filter((state) => Object.hasOwn(STATES, state)));
   const sort = (of.get("sort") || "").replace("-", "");
@@ -321,10 +308,11 @@ async function refresh() {
 }
 
 function update(json) {
-  const content = ({ vms, nodes, summary }) => JSON.stringify([vms, nodes, summary]);
+  const content = ({ vms, nodes, summary, history, warnings }) =>
+    JSON.stringify([vms, nodes, summary, history, warnings]);
   const next = parsed(json);
   if (content(next) === content(report)) {
-    Object.assign(report, { time: next.time, warnings: next.warnings });
+    report.time = next.time;
     return;
   }
   const [sort] = COLUMNS[chosen.sort];
@@ -335,7 +323,7 @@ function update(json) {
   const again = (of) => (of && vms.find((each) => keyOf(each) === keyOf(of))) || null;
   const selected = again(chosen.selected);
   chosen.selected = null;
-  showSummary();
+  showHeader();
   listNamespaces();
   show();
   select(selected);
@@ -349,10 +337,11 @@ addEventListener("beforeprint", () => showTable(Infinity)); // paper gets the ta
 addEventListener("hashchange", follow);
 byId("members").addEventListener("keydown", moveFocus);
 showSource();
-showSummary();
+showHeader();
 addFilters();
 addTabs();
 listNamespaces();
 location.hash.includes("=") ? follow() : show();
 new ResizeObserver(drawLines).observe(byId("chart"));
+addEventListener("resize", fitTable);
 if (INTERVAL) setTimeout(refresh, INTERVAL);

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from webhook.placement.objects.fields import JsonObject
 
-SCRIPTS = ("data.js", "nodes.js", "matrix.js", "page.js")
+SCRIPTS = ("data.js", "header.js", "nodes.js", "matrix.js", "page.js")
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
