@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.builders import (
+    OPT_IN,
     Object,
     claim,
     hotplug_pod,
@@ -11,6 +12,7 @@ from tests.support.builders import (
     share_manager_pod,
 )
 from tests.support.fleet import LATER, NOW, inventory, vm, vm_pod, vmi
+from tests.support.migrations import kubevirt
 from webhook.catalog.inventory import Inventory, node_loads, seconds_since_creation
 from webhook.catalog.store import parse_time
 from webhook.fleet.states import Machine
@@ -152,3 +154,29 @@ def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:
 def test_the_inventory_lists_the_namespaces_that_it_knows() -> None:
     assert inventory(labeled_namespace("shop"), labeled_namespace("default")).namespaces() == ["shop", "default"]
     assert inventory().namespaces() == []
+
+
+def test_running_pods_get_the_annotations_that_kubevirt_copies_from_the_templates() -> None:
+    other = "other.example/key"
+    flags = {"customizeComponents": {"flags": {"controller": {"additional-launcher-annotations-sync": OPT_IN}}}}
+    found = inventory(
+        kubevirt() | {"spec": flags},
+        *(vm("in", annotations={other: "true"}), vm_pod("in", opt_in=None)),
+        *(vm("out", annotations={OPT_IN: "false"}), vm_pod("out", annotations={other: "true"})),
+        *(vm("same"), vm_pod("same"), vm("gone", opt_in=False), vm_pod("gone")),
+        *(vm("stopped"), vm("diskless"), vm_pod("diskless", claims=[], opt_in=None), vm_pod("lone")),
+        *map(vmi, ("in", "out", "same", "gone", "diskless", "lone")),
+    )
+    found.copy_annotations()
+    pods = {machine.name: machine.pod for machine in found.machines(SETTINGS)}
+    read = {name: (pod.true_annotations, pod.false_annotations) for name, pod in pods.items() if pod}
+    empty, opted = frozenset[str](), frozenset({OPT_IN})
+    expected = {
+        "in": (opted, empty),
+        "out": (frozenset({other}), opted),
+        "same": (opted, empty),
+        "gone": (empty, empty),
+        "diskless": (empty, empty),
+        "lone": (opted, empty),
+    }
+    assert {name: each for name, each in read.items() if name in expected} == expected

@@ -203,6 +203,7 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
         "kind": "VirtualMachine",
         "optedIn": False,
         "optedInBy": None,
+        "optInPending": False,
         "optedOut": False,
         "excludedBy": None,
         "node": "node-b",

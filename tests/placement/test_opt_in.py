@@ -23,6 +23,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from webhook.fleet.states import assess
+from webhook.placement.objects.kubevirt import is_copied
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.opt_in import IN_TEMPLATE, opt_in_mistake, opted_in_by
 from webhook.placement.reasons import Mode, OptedInBy, Reason
@@ -173,3 +174,23 @@ def test_an_annotation_that_looks_like_an_opt_in_but_is_none_is_found(
     found = opt_in_mistake(machine, KEYS)
     assert found.startswith(expected)
     assert (bool(found), f'write {IN_TEMPLATE}: {OPT_IN}: "true"' in found) == (bool(expected), bool(expected))
+
+
+@pytest.mark.parametrize(
+    ("flag", "copied"),
+    [
+        (None, False),
+        ("", False),
+        ("a.example/b", False),
+        (OPT_IN, True),
+        (OPT_IN.upper(), True),  # virt-operator writes the flag in lower case
+        (f"a.example/b,{OPT_IN}", True),
+        (f"{OPT_IN}-", False),
+        ("kubevirt-scheduler/*", True),
+        ("*", False),  # KubeVirt refuses to copy all
+    ],
+)
+def test_kubevirt_copies_the_annotations_that_a_flag_of_its_controller_names(flag: str | None, *, copied: bool) -> None:
+    flags = {"customizeComponents": {"flags": {"controller": {"additional-launcher-annotations-sync": flag}}}}
+    assert is_copied(OPT_IN, {"spec": flags}) is copied
+    assert is_copied(OPT_IN, None) is False

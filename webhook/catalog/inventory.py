@@ -30,7 +30,7 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER
+from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER, is_copied
 from webhook.placement.objects.pod import Manifest, is_terminating
 from webhook.placement.objects.pod_object import PodSpec, Toleration
 from webhook.placement.opt_in import Applicant
@@ -153,6 +153,20 @@ class Inventory(Struct, frozen=True):
         elif kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
+
+    def copy_annotations(self) -> None:
+        """Give the running pods the annotations that KubeVirt copies to them from their VMs' templates, in seconds."""
+        for each in machines(facts_of(self.store)):
+            vm, pod = self.store.virtual_machine(*each.key), each.pod
+            if vm and pod and pod.claims:
+                true = self._with_copied(pod.true_annotations, vm.true_annotations)
+                false = self._with_copied(pod.false_annotations, vm.false_annotations)
+                if (true, false) != (pod.true_annotations, pod.false_annotations):
+                    self.store.put(replace(pod, true_annotations=true, false_annotations=false))
+
+    def _with_copied(self, of_pod: frozenset[str], of_vm: frozenset[str]) -> frozenset[str]:
+        copied = {key for key in of_pod | of_vm if is_copied(key, self.kubevirt)}
+        return (of_pod - copied) | (of_vm & copied)
 
     def longhorn_setting(self, name: str, settings: Settings) -> str | None:
         """Return a setting of Longhorn, None if it is unknown. Anybody can create one in a namespace of theirs."""

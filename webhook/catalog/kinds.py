@@ -237,7 +237,8 @@ _TOOL_KINDS = (
                 configuration=map_of(
                     "cpuModel evictionStrategy",
                     developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit"),
-                )
+                ),
+                customizeComponents=map_of(flags=map_of(controller=map_of(kubevirt.COPIED_ANNOTATIONS))),
             ),
             status=map_of("observedKubeVirtVersion"),
         ),

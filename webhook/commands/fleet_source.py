@@ -133,6 +133,7 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
         webhook = find_webhook(client)
         inventory = read_inventory(client, webhook.settings, show_reading)
         fleet = Fleet(inventory, webhook, client, client.name, client.namespace)
+    inventory.copy_annotations()
     if inventory.malformed:
         more = f", and {len(inventory.malformed) - 1} more" if inventory.malformed[1:] else ""
         warn(f"{inventory.malformed[0]}; ignored{more}")

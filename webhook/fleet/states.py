@@ -145,6 +145,7 @@ class Status(Struct, frozen=True):
     detail: str = ""  # why a pinned pod can't be scheduled; empty for all others
     start: Start | None = None  # None if the next pod is unknown
     opted_in_by: OptedInBy = OptedInBy.NOTHING  # what opts in the VM's next pod
+    opt_in_pending: bool = False  # nothing opts in the pod that runs the VM: no share-manager follows it yet
     opted_out: bool = False  # an annotation or a label opts the VM out
     excluded_by: str = ""  # the setting that excludes its namespace
     opt_in_key: str = OPT_IN_KEY  # of the annotation that would opt it in
@@ -207,6 +208,8 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     status = Status(machine, State.STOPPED, opted_in_by=by, opted_out=opted_out, excluded_by=excluded, opt_in_key=key)
     if machine.pod is not None:
         status = _of_pod(status, machine.pod, catalog, settings)
+        runs_opted_in = opted_in_by(machine.pod, catalog, settings) is not OptedInBy.NOTHING
+        status = replace(status, opt_in_pending=status.opted_in and bool(machine.pod.claims) and not runs_opted_in)
     if machine.template is None:
         return status
     start = _start(status, catalog, settings)

@@ -51,7 +51,7 @@ function take(next) {
     ["Node", (vm) => vm.node],
     ["Storage", (vm) => vm.storageNode],
     ["Reason", (vm) => vm.reason],
-    ["Opted in", (vm) => (vm.optedOut ? "opted out" : OPTED_IN[vm.optedInBy] || "no")],
+    ["Opted in", optIn],
     ...(known.data ? [["Data", (vm) => vm.data.text]] : []),
     ...(known.nfs ? [["NFS", (vm) => vm.nfs.text]] : []),
     ["If started", (vm) => vm.ifStarted.text || ""],
@@ -63,6 +63,11 @@ function take(next) {
 take(parsed(byId("report").textContent));
 const chosen = { namespace: "", search: "", states: new Set(), selected: null, sort: 2, ascending: true };
 let shown = vms;
+
+function optIn(vm) {
+  if (vm.optedOut) return "opted out";
+  return vm.optInPending ? "from next start" : OPTED_IN[vm.optedInBy] || "no";
+}
 
 // One number and one action: the commands, between backticks, are drawn as code.
 function headline({ vms = 0, apart = 0, togetherAfterRecolocate = 0, togetherAfterRestart = 0, ...summary }) {

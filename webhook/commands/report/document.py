@@ -141,6 +141,7 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "kind": "VirtualMachine" if machine.is_vm else "VirtualMachineInstance",
         "optedIn": status.opted_in,
         "optedInBy": status.opted_in_by.value if status.opted_in else None,
+        "optInPending": status.opt_in_pending,
         "optedOut": status.opted_out,
         "excludedBy": status.excluded_by or None,
         "node": status.node,

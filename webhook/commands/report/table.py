@@ -16,6 +16,7 @@ NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
 _OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
+PENDING = "from next start"
 # The keys of --sort-by. The largest number comes first.
 SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
     "vms": {
@@ -83,7 +84,8 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
         yield from (vm["state"], *nodes, step)
         return
     out = vm.get("excludedBy") or ("opted out" if vm.get("optedOut") else "")
-    yield from (state_words(vm), step, *nodes, out or _OPTED_IN[vm["optedInBy"]])
+    opted_in = PENDING if vm["optInPending"] else _OPTED_IN[vm["optedInBy"]]
+    yield from (state_words(vm), step, *nodes, out or opted_in)
     yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
     yield from (LOCAL[vm["data"]["local"]] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
     yield mapping(vm, "ifStarted").get("text") or NO_VALUE

@@ -30,6 +30,21 @@ SCHEDULABLE_NODE = "kubevirt.io/schedulable"
 HOSTNAME = "kubernetes.io/hostname"
 
 
+# A flag of virt-controller, from KubeVirt 1.7 on: the keys of annotations that it copies from the template of a VM to
+# the running VMI and its pod. A key may end in "*". virt-operator writes flags and their values in lower case.
+COPIED_ANNOTATIONS = "additional-launcher-annotations-sync"
+
+
+def is_copied(annotation: str, kubevirt: JsonObject | None) -> bool:
+    """Return whether KubeVirt copies an annotation of a VM's template to the running pod. `kubevirt` is its object."""
+    flag = text(kubevirt, "spec", "customizeComponents", "flags", "controller", COPIED_ANNOTATIONS)
+    for pattern in flag.lower().split(","):
+        prefix = pattern.removesuffix("*")
+        if annotation == pattern or (prefix and prefix != pattern and annotation.startswith(prefix)):
+            return True
+    return False
+
+
 def run_strategy(vm: JsonObject) -> str:
     """Return a VM's run strategy. The older field `running` means Always or Halted."""
     return text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
