@@ -86,8 +86,10 @@ function badness(vm) {
   return [rank, -((vm.traffic || {}).bytes || 0), vm.nextStep ? 0 : 1];
 }
 
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
 function compared(one, other) {
-  return typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+  return typeof one === "number" ? one - other : COLLATOR.compare(one, other);
 }
 
 // The order of the VMs by a column; equal ones are sorted by name.

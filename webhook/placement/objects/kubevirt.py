@@ -31,7 +31,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 # A flag of virt-controller, from KubeVirt 1.7 on: the keys of annotations that it copies from the template of a VM to
-# the running VMI and its pod. A key may end in "*". virt-operator writes flags and their values in lower case.
+# the running VMI and its pod. From 1.9 on, a key may end in "*". virt-operator writes flags and values in lower case.
 COPIED_ANNOTATIONS = "additional-launcher-annotations-sync"
 
 
