@@ -21,6 +21,7 @@ console.log(JSON.stringify([
   [known("Apart"), known("toString"), words("Apart"), words("New")],
   [megabytes(1234567), plural(1, "VM"), plural(1200, "VM")],
   counted([{ state: "Apart" }, { state: "Apart" }, { state: "constructor" }]).filter(([, number]) => number),
+  [{}, { optedInBy: "namespace" }, { optedInBy: "annotation", optInPending: true }, { optedOut: true }].map(optIn),
   parsed('{"name": "a\\\\u0000b", "number": 5}'),
 ]));
 """
@@ -45,6 +46,7 @@ def test_the_functions_of_the_page_that_calculate() -> None:
         ["Apart", "NotConcerned", "apart", "New"],
         ["1.2", "1 VM", "1,200 VMs"],
         [["Apart", 2], ["NotConcerned", 1]],
+        ["no", "by namespace", "from next start", "opted out"],
         {"name": "a\ufffdb", "number": 5},
     ]
 
