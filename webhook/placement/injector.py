@@ -162,7 +162,7 @@ def _place_virt_launcher(  # noqa: PLR0913, PLR0917 (what the decision depends o
     elif choice is None:
         return replace(_unserved(claims, manifest, mode, catalog, settings), claims=claims, recorded=True)
 
-    candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings))
+    candidate = Candidate(manifest, choice.node, catalog, releases=releases_pins(settings), serves=choice.certain)
     trace.candidates = [candidate]
     decision = _placed(claims, choice, candidate, mode, settings, trace)
     return decision if manifest.is_migration_target else _reserving(decision, candidate, settings)

@@ -24,7 +24,7 @@ class ResourceFit(Struct, frozen=True):
 class Candidate:
     """A pod, its target node, and the known PVs of its claims: a PV of any driver may restrict the pod to some nodes.
 
-    `hotplugged` are more claims that the node must reach.
+    `hotplugged` are more claims that the node must reach. `serves` is False while the share-manager is only starting.
     """
 
     def __init__(  # noqa: PLR0913 (what the guard evaluates)
@@ -35,6 +35,7 @@ class Candidate:
         *,
         comparisons: Comparisons | None = None,
         releases: bool = True,
+        serves: bool = True,
         hotplugged: tuple[str, ...] = (),
     ) -> None:
         """Read the facts of the pod. Raises Malformed."""
@@ -45,6 +46,7 @@ class Candidate:
         self.catalog = catalog
         # Whether the webhook deletes a pod whose pin fails.
         self.releases = releases
+        self.serves = serves
         # What is left for the review.
         self.comparisons = comparisons or Comparisons()
         # As if the pod ran on the node. Without a name, it has its VMI's UID, like the store's reservations.

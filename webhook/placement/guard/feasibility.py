@@ -264,7 +264,12 @@ _VALID_NAME = Check(
     lambda candidate: None if is_dns_subdomain(candidate.node_name) else "is not a valid node name",
     quiet=True,
 )
-_SERVING = Check(Reason.SHARE_MANAGER_STARTING, "runs the share-manager", lambda _: STARTING, quiet=True)
+_SERVING = Check(
+    Reason.SHARE_MANAGER_STARTING,
+    "runs the share-manager",
+    lambda candidate: None if candidate.serves else STARTING,
+    quiet=True,
+)
 _MATCHES_A_NODE = Check(
     Reason.NODE_MISMATCH,
     "a required node affinity that can match a node",
