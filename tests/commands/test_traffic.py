@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import Result
@@ -161,41 +161,53 @@ def test_without_data_the_order_stays_and_one_line_says_why(
     assert unreachable.exit_code == 0
 
 
-def test_an_endless_or_packed_answer_of_prometheus_is_an_error() -> None:
-    """Either took 1 GB. The password of its URL goes to Prometheus only."""
-    packed = gzip.compress(b'{"status": "success", "data": {"result": []}}')
-    received = []
+class UnusableAnswers(BaseHTTPRequestHandler):
+    """A packed answer, an endless one, and one that trickles, by the query."""
 
-    def answer(connection: Any) -> None:
-        received.append(connection.headers["Authorization"])
-        connection.send_response(200)
-        if len(received) == 1:
-            connection.send_header("Content-Encoding", "gzip")
-            connection.send_header("Content-Length", str(len(packed)))
-            connection.end_headers()
-            connection.wfile.write(packed)
-            return
-        connection.end_headers()
+    received: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        """Answer, until the client closes the connection."""
+        self.received.append(self.headers["Authorization"])
+        kind = self.path.rpartition("=")[2]
+        content = {"packed": gzip.compress(b'{"status": "success"}'), "endless": b"x" * 65536, "trickling": b" "}[kind]
+        self.send_response(200)
+        if kind == "packed":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
         with suppress(OSError):
-            while True:
-                connection.wfile.write(b"x" * 65536)
+            self.wfile.write(content)
+            while kind != "packed":
+                time.sleep(0.1 if kind == "trickling" else 0)
+                self.wfile.write(content)
 
-    class Handler(BaseHTTPRequestHandler):
-        do_GET = answer  # noqa: N815 (as the library calls it)
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
 
-    with HTTPServer((LOOPBACK, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+@pytest.mark.parametrize(
+    ("kind", "timeout", "problem"),
+    [
+        ("packed", 30, "no response of Prometheus' API"),
+        ("endless", 30, "its response exceeds 64 MiB"),
+        ("trickling", 1, "its response takes longer than 1 s"),
+    ],
+)
+def test_a_packed_endless_or_trickling_answer_of_prometheus_is_an_error(
+    kind: str, timeout: float, problem: str
+) -> None:
+    """Two of them took 1 GB, and the last one for ever. The password of the URL goes to Prometheus only."""
+    UnusableAnswers.received.clear()
+    with ThreadingHTTPServer((LOOPBACK, 0), UnusableAnswers) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://user:s3cret@{LOOPBACK}:{server.server_port}"
-        for problem in "no response of Prometheus' API", "its response exceeds 64 MiB":
+        try:
             with pytest.raises(BadInput, match=problem):
-                ask(url, "", "up")
-        server.shutdown()
-        thread.join()
-    assert received == ["Basic dXNlcjpzM2NyZXQ="] * 2
+                ask(url, "", kind, timeout=timeout)
+        finally:
+            server.shutdown()
+    assert UnusableAnswers.received == ["Basic dXNlcjpzM2NyZXQ="]
 
 
 @pytest.mark.needs("openssl")
