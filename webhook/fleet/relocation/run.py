@@ -75,7 +75,7 @@ class View(Struct, frozen=True):
 
     now: float  # monotonic seconds
     migrations: tuple[Migration, ...] = ()
-    # those of unfinished migrations and of VMs in flight; without those that don't exist
+    # those of VMs in flight that exist
     vmis: Mapping[Key, JsonObject] = field(default_factory=dict)
 
 
