@@ -42,6 +42,7 @@ def test_the_number_of_watched_kinds_is_documented() -> None:
     words = {10: "ten", 11: "eleven", 12: "twelve"}
     number = words[len(kinds("longhorn-system"))]
     assert f"each replica lists and watches {number} kinds" in (DOCS / "explanation/figures.md").read_text()
+    assert f"lists and watches [{number} kinds](" in (DOCS / "development/live-cluster.md").read_text()
 
 
 def test_each_reason_is_documented_and_no_other() -> None:
