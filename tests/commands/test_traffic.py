@@ -167,7 +167,7 @@ class UnusableAnswers(BaseHTTPRequestHandler):
     received: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
-        """Answer, until the client closes the connection."""
+        """Answer, until the client closes the connection, for 10 s at most."""
         self.received.append(self.headers["Authorization"])
         kind = self.path.rpartition("=")[2]
         content = {"packed": gzip.compress(b'{"status": "success"}'), "endless": b"x" * 65536, "trickling": b" "}[kind]
@@ -175,9 +175,10 @@ class UnusableAnswers(BaseHTTPRequestHandler):
         if kind == "packed":
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
+        end = time.monotonic() + 10
         with suppress(OSError):
             self.wfile.write(content)
-            while kind != "packed":
+            while kind != "packed" and time.monotonic() < end:
                 time.sleep(0.1 if kind == "trickling" else 0)
                 self.wfile.write(content)
 
@@ -202,11 +203,13 @@ def test_a_packed_endless_or_trickling_answer_of_prometheus_is_an_error(
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://user:s3cret@{LOOPBACK}:{server.server_port}"
+        begun = time.monotonic()
         try:
             with pytest.raises(BadInput, match=problem):
                 ask(url, "", kind, timeout=timeout)
         finally:
             server.shutdown()
+        assert time.monotonic() - begun < 8
     assert UnusableAnswers.received == ["Basic dXNlcjpzM2NyZXQ="]
 
 
