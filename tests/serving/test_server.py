@@ -19,8 +19,9 @@ from time import monotonic
 import jsonpatch
 import pytest
 
-from certs.authority import issue_ca, issue_leaf
+from certs.authority import LEAF_LIFETIME, issue_ca, issue_leaf, read
 from tests.support.fake_api_server import ApiServer
+from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, configuration, secret
 from tests.support.server_process import JSON, REVIEWS, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
 from tests.support.tls_client import client_hello, closed_by_server, receive_all, write_certificate_files
 from webhook.serving.worker.listeners import CannotListen, listen
@@ -211,6 +212,19 @@ def test_a_replica_whose_clock_is_wrong_reports_it_stays_ready_and_asks_again_fo
             )
             assert server.metric("clock_ahead_seconds") == pytest.approx(21 * 86400, abs=60)
             assert [post(call, json.dumps(review))[0] for _ in range(2)] == [503, 200]
+
+
+def test_a_replica_issues_its_certificate_by_the_clock_of_the_api_server(tmp_path):
+    """API servers verify it by their own clocks."""
+    with ApiServer() as api:
+        api.put(secret(), configuration())
+        api.seconds_ahead = -21 * 86400
+        arguments = [f"--tls-secret={NAMESPACE}/{NAME}", f"--webhook-configuration={CONFIGURATION}"]
+        with run_server(tmp_path, *arguments, f"--tls-name={NAMES[0]}", "--kubeconfig", api.kubeconfig(tmp_path)):
+            until(lambda: "data" in api.stored("secrets", (NAMESPACE, NAME)))
+            leaf = read(b64decode(api.stored("secrets", (NAMESPACE, NAME))["data"]["tls.crt"]))
+    issued = datetime.now(UTC) - timedelta(days=21)
+    assert abs(leaf.not_after - LEAF_LIFETIME - issued) < timedelta(minutes=5)
 
 
 def test_a_server_that_does_not_start_prints_one_line(tmp_path):
