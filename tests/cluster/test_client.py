@@ -1,6 +1,7 @@
 """Tests of ClusterClient: lists, watches, reads, writes, credentials, timeouts and error messages."""
 
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -238,6 +239,13 @@ def test_a_connection_error_names_the_request_the_server_and_the_cause_but_no_to
     assert str(error_from(hidden.pages, CLAIMS)) == f"GET {url}{CLAIMS}: Connection refused"
     two_lines = ClusterClient(Api(url, authorization=lambda: "Bearer s3cret\ns3cret"))
     assert str(error_from(two_lines.pages, CLAIMS)) == f"GET {url}{CLAIMS}: the request is invalid"
+
+
+def test_a_tls_error_has_its_cause_in_words(server: ApiServer) -> None:
+    """OpenSSL's own message begins with [SSL: WRONG_VERSION_NUMBER] and ends with (_ssl.c:1006)."""
+    url = server.url.replace("http:", "https:")
+    problem = str(error_from(client_for(url).pages, CLAIMS)).removeprefix(f"GET {url}{CLAIMS}: ")
+    assert re.fullmatch(r"TLS failed: [a-z0-9 ]+", problem), problem
 
 
 # Reads
