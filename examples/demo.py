@@ -78,17 +78,17 @@ class Answer:
 
 
 @contextmanager
-def running_server(cluster: str, log: IO[str]) -> Iterator[dict[str, str]]:
-    """Run the server on free ports, and yield its addresses and the path of its CA."""
+def running_server(cluster: str, log: IO[str], patience: float = START_TIMEOUT) -> Iterator[dict[str, str]]:
+    """Run the server on free ports, and yield its addresses and the path of its CA. Exits after `patience` seconds."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CO_SCHEDULE_")}
     command = [*SERVE, "--snapshot", cluster]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as server:
         try:
             assert server.stdout
-            ready, _, _ = select.select([server.stdout], [], [], START_TIMEOUT)
+            ready, _, _ = select.select([server.stdout], [], [], patience)
             line = server.stdout.readline() if ready else ""
             if not line:
-                problem = "the server ended" if ready else f"the server did not start within {START_TIMEOUT} s"
+                problem = "the server ended" if ready else f"the server did not start within {patience} s"
                 sys.exit(f"{problem}\n{Path(log.name).read_text()}")
             yield json.loads(line)
         except (OSError, http.client.HTTPException) as error:

@@ -1,9 +1,12 @@
 """The demo prints the decisions that scenes.yaml expects, and fails if the server decides differently."""
 
+import re
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.paths import ROOT
@@ -29,6 +32,27 @@ def test_an_unexpected_decision_fails_the_demo(tmp_path: Path) -> None:
     assert result.stderr == (
         "vm-start.json: expected pinned CoScheduled node-a, got pinned CoScheduled node-c, and the pod is pinned\n"
     )
+
+
+def test_a_server_that_starts_slowly_ends_the_demo_with_a_word(tmp_path: Path) -> None:
+    spec = spec_from_file_location("demo", EXAMPLES / "demo.py")
+    assert spec
+    assert spec.loader
+    demo = module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    with (
+        tmp_path.joinpath("log").open("w") as log,
+        pytest.raises(SystemExit, match="the server did not start within 0 s"),
+        demo.running_server(str(EXAMPLES / "cluster.yaml"), log, 0),
+    ):
+        pass
+
+
+def test_the_commands_that_the_demo_shows_run_without_an_activated_environment() -> None:
+    result = run_demo()
+    assert result.returncode == 0, result.stderr
+    shown = re.findall(r"(\S*)kubevirt-scheduler (explain|report) ", result.stdout)
+    assert shown == [(".venv/bin/", "explain"), (".venv/bin/", "report")]
 
 
 def test_each_review_has_a_scene_and_the_unmodified_ones_equal_their_recording() -> None:
