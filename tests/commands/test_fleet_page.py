@@ -309,15 +309,18 @@ def test_a_selected_vm_shows_what_a_start_would_decide_and_commands_to_copy(brow
 
 @pytest.mark.needs("chromium")
 @pytest.mark.parametrize("known", [True, False])
-def test_the_page_says_whether_the_data_is_beside_the_share_manager(
+def test_the_page_names_its_source_its_warnings_and_whether_the_data_is_beside_the_share_manager(
     browser: Page, page_file: Path, *, known: bool
 ) -> None:
     content = report(vm("a", data={"locality": "disabled", "local": False, "text": "disabled, remote"}))
     content["summary"]["data"] = {"local": 0, "remote": int(known), "text": "data of the volumes: a sentence"}
     content["summary"]["workloads"] = {"text": "opted-in pods that are no VMs: 1 apart"}
+    content |= {"source": "cluster.yaml (2026-11-28 02:00 UTC)", "warnings": ["no traffic from Prometheus"]}
     opened = Opened(browser, page_file, content)
+    assert opened.texts("#source") == ["cluster.yaml (2026-11-28 02:00 UTC)"]
     lines = ["1 VMs", "data of the volumes: a sentence", "opted-in pods that are no VMs: 1 apart"]
-    assert opened.texts("#summary li") == lines
+    assert opened.texts("#summary li") == [*lines, "no traffic from Prometheus"]
+    assert opened.texts("#more summary") == ["All counts, NFS and data, 1 warning"]
     opened.do("#tab-table", "click()")
     assert opened.texts('td[data-label="Data"]') == ["disabled, remote"] * known
 
