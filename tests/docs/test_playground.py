@@ -76,7 +76,7 @@ def test_the_playground_has_the_plugin_and_a_second_one_leaves_its_files(termina
     code, output, _ = terminal.run("kubectl coschedule version")
     assert (code, output.startswith("command")) == (0, True)
     written = terminal.variables.read_text()
-    code, _, errors = terminal.run(f"{sys.executable} -m tests.support.playground {terminal.variables}")
+    code, _, errors = terminal.run(f"timeout 120 {sys.executable} -m tests.support.playground {terminal.variables}")
     assert (code, "A playground of this folder already runs" in errors) == (1, True)
     assert terminal.variables.read_text() == written
 
