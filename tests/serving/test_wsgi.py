@@ -19,6 +19,7 @@ from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import Health, create_app
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.parser import BODY_TOO_LARGE
 from webhook.serving.worker.wsgi import call
 
 REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
@@ -69,7 +70,7 @@ def test_the_test_client_of_flask_reaches_each_route_of_the_application() -> Non
     assert answer.get_json()["response"]["auditAnnotations"]["reason"] == "CoScheduled"
     assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics", "/")] == [200, 200, 200, 404]
     too_large = client.post("/mutate", data=b" " * (4 * 1024 * 1024 + 1), content_type="application/json")
-    assert (too_large.status_code, too_large.get_json()) == (413, {"error": "body larger than 4 MiB"})
+    assert (too_large.status_code, too_large.get_json()) == (413, {"error": BODY_TOO_LARGE})
 
 
 MODULE = """

@@ -17,7 +17,7 @@ BODY_LIMIT = 4 * 1024 * 1024  # bytes
 # expressions and all else that reads a head cost at most what 8 KiB cost.
 HEAD_LIMIT = 8 * 1024
 
-BODY_TOO_LARGE = "the body exceeds 4 MiB"
+BODY_TOO_LARGE = f"the body exceeds {BODY_LIMIT >> 20} MiB"
 NO_BODY = "this port accepts no body"
 HEAD_TOO_LARGE = "the head exceeds 8 KiB"
 LARGE_HEAD = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE
