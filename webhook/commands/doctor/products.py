@@ -1,7 +1,7 @@
 """The checks of KubeVirt, of Longhorn and its known bugs, of claims, nodes, and VMs that wait."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 from msgspec import Struct
@@ -242,29 +242,30 @@ def _is_schedulable(node: Node) -> bool:
     return node.ready is not False and not node.unschedulable and not blocked
 
 
-def _advice(status: Status, inspection: Inspection) -> str:
-    """Return the advice of `report`."""
-    move = plan_move(status, Surroundings(inspection.settings), inventory(inspection).store)
-    return wording.advice(status, move)
-
-
 def disks(inspection: Inspection, _: Installation) -> Iterator[Result]:
     """Report the running VMs without a disk, because the scheduler finds no node for a share-manager."""
-    lost = [each for each in _assessed(inspection) if each.outage]
-    for each in lost[:NAMED]:
-        yield failure(f"VM {'/'.join(each.machine.key)} runs without a disk", _advice(each, inspection))
-    if len(lost) > NAMED:
-        yield failure(f"more VMs without a disk: {len(lost) - NAMED}", TO_LIST)
+    lost = [(each, "runs without a disk") for each in _assessed(inspection) if each.outage]
+    yield from _with_advice(inspection, failure, lost, "more VMs without a disk")
     if not lost:
         yield ok("no VM runs without a disk: the scheduler has a node for each share-manager")
 
 
 def waiting(inspection: Inspection, _: Installation) -> Iterator[Result]:
-    """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated, with the advice of `report`."""
+    """Report the VMs whose pin can't hold, or whose pod no scheduler has evaluated."""
     stuck = [each for each in _assessed(inspection) if each.state is State.WAITING and each.detail]
-    for each in stuck[:NAMED]:
-        yield warning(f"VM {'/'.join(each.machine.key)} waits: {each.reason}", _advice(each, inspection))
-    if len(stuck) > NAMED:
-        yield warning(f"more VMs that wait: {len(stuck) - NAMED}", TO_LIST)
+    yield from _with_advice(
+        inspection, warning, [(each, f"waits: {each.reason}") for each in stuck], "more VMs that wait"
+    )
     if not stuck:
         yield ok("no VM waits because of its pin or its scheduler")
+
+
+def _with_advice(
+    inspection: Inspection, result: Callable[[str, str], Result], problems: list[tuple[Status, str]], others: str
+) -> Iterator[Result]:
+    """Report the first VMs that have a problem with the advice of `report`, and the number of the others."""
+    for status, problem in problems[:NAMED]:
+        move = plan_move(status, Surroundings(inspection.settings), inventory(inspection).store)
+        yield result(f"VM {'/'.join(status.machine.key)} {problem}", wording.advice(status, move))
+    if len(problems) > NAMED:
+        yield result(f"{others}: {len(problems) - NAMED}", TO_LIST)
