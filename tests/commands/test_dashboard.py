@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.commands.browser import chromium
-from tests.support.builders import Object, node, storage
+from tests.support.builders import Object, labeled_namespace, node, storage
 from tests.support.command_line import run_cli
 from tests.support.controlplane.process import free_ports
 from tests.support.fake_api_server import ApiServer
@@ -135,7 +135,10 @@ def test_a_cluster_or_a_port_that_can_not_be_used_ends_the_command(server: ApiSe
     assert (wrong.exit_code, "expected a URL such as http://localhost:9090" in wrong.stderr) == (2, True)
     minute = run_cli("dashboard", "--interval", "1m", "--kubeconfig", kubeconfig)
     assert (minute.exit_code, "'1m' is not a valid number of seconds" in minute.stderr) == (2, True)
+    server.put(labeled_namespace("shop"))
     with dashboard("--kubeconfig", kubeconfig) as port:
+        unknown = run_cli("dashboard", "-n", "shpo", "--port", port, "--kubeconfig", kubeconfig)
+        assert (unknown.exit_code, 'namespace "shpo" not found; did you mean "shop"?' in unknown.stderr) == (2, True)
         taken = run_cli("dashboard", "--port", port, "--kubeconfig", kubeconfig)
         assert (taken.exit_code, "specify another --port" in taken.stderr) == (2, True)
     server.forbidden.add(("list", "pods"))

@@ -50,7 +50,9 @@ def dashboard(port: int, interval: int) -> None:
       kubevirt-scheduler dashboard -n shop --port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     context, first = click.get_current_context(), read_fleet()
-    scope = selected(first.namespace)
+    scope, inventory = selected(first.namespace), first.inventory
+    if not any(map(scope.selects, inventory.machines(first.webhook.predicting))):
+        scope.report_none(inventory.namespaces())
 
     def read() -> JsonObject:
         with context.scope(cleanup=False):  # in the thread of a request
