@@ -69,8 +69,9 @@ def test_a_file_that_refuses_o_direct_is_opened_without_it(tmp_path: Path) -> No
     file, direct = probe.open_disk("/proc/self/comm")  # procfs refuses it
     os.close(file)
     assert not direct
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as raised:
         probe.open_disk(str(tmp_path / "missing/disk"))
+    assert raised.value.__context__ is None, "another error is no refusal, so it is not tried again without O_DIRECT"
 
 
 # --- the comparison ---

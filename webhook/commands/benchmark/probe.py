@@ -23,8 +23,10 @@ def open_disk(path: str) -> tuple[int, bool]:
     flags = os.O_RDWR | os.O_CREAT | os.O_SYNC
     try:
         return os.open(path, flags | os.O_DIRECT, 0o600), True
-    except OSError:
-        return os.open(path, flags, 0o600), False
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags, 0o600), False  # the file system has no O_DIRECT
 
 
 def fill(file: int) -> None:
