@@ -6,9 +6,9 @@ import sys
 
 from tests.support.paths import ROOT
 
-# Import each file as `python benchmarks/X.py` does: with the file's folder on the path, but not the checkout. Each has a
-# process of its own, because an earlier one may have put the checkout on the path. All of them share the installed
-# packages, which take most of the time.
+# Import each file as `python benchmarks/X.py` does: with the file's folder on the path, but not the checkout. Each has
+# a process of its own, because an earlier one may have put the checkout on the path. All of them share the installed
+# packages, whose import takes most of the time.
 DRIVER = """
 import os, runpy, sys, traceback
 import click, cryptography.x509, pytest, rich.console, rich.table, yaml
