@@ -164,6 +164,21 @@ def short_files(_: str, source: str) -> Violations:
         yield MAX_FILE_LINES + 1, f"longer than {MAX_FILE_LINES} lines"
 
 
+# Being rewritten by others.
+NESTED_UNTIL_REWRITTEN = {
+    "webhook/fleet/relocation/plan.py",
+    "webhook/fleet/simulation/obstacles.py",
+}
+
+
+def flat_conditions(path: str, source: str) -> Violations:
+    """A conditional expression contains no other one: name the inner value first, or use statements."""
+    for node in nodes(source, ast.IfExp):
+        inner = (part for part in ast.walk(node) if isinstance(part, ast.IfExp) and part is not node)
+        if path not in NESTED_UNTIL_REWRITTEN and any(inner):
+            yield node.lineno, f"nested: {ast.unparse(node)[:100]}"
+
+
 def fakes_not_patches(_: str, source: str) -> Violations:
     """A test passes a fake as an argument. It does not patch a module by its dotted name."""
     for call in nodes(source, ast.Call):
@@ -185,6 +200,7 @@ SCOPES = {
     never_refused: PACKAGES,
     telling_names: PACKAGES,
     short_files: PACKAGES,
+    flat_conditions: PACKAGES,
     fakes_not_patches: TESTS,
 }
 
@@ -221,6 +237,11 @@ PLANTED = {
         ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
     ],
     short_files: [("webhook/serving/app.py", "import json\n" * (MAX_FILE_LINES + 1))],
+    flat_conditions: [
+        ("webhook/serving/app.py", "a = 1 if b else 2 if c else 3"),
+        ("webhook/serving/app.py", "a = (1 if b else 2) if c else 3"),
+        ("webhook/serving/app.py", "a = f\"{'VM' if b == 1 else 'VMs'}\" if b else ''"),
+    ],
     fakes_not_patches: [
         ("tests/test_app.py", "mock.patch('webhook.serving.app.inject')"),
         ("tests/test_app.py", "@patch('webhook.serving.app.inject')\ndef test_it(): ..."),

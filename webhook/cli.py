@@ -92,7 +92,10 @@ def commands(context: click.Context) -> None:
     The commands use the settings of the installed webhook. Without one, set environment variables (CO_SCHEDULE_...).
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     # Otherwise, click colors a terminal (https://no-color.org).
-    context.color = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+    elif os.environ.get("FORCE_COLOR"):
+        context.color = True
 
 
 @click.command("help", short_help="print the help of a command")

@@ -67,7 +67,7 @@ def drain_check(nodes: tuple[str, ...], output: str, *, rolling: bool) -> None:
 
 
 def site_of(statuses: Sequence[Status], inventory: Inventory, settings: Settings) -> Site:
-    """Return what the check reads of a cluster. `statuses` are those of all VMs."""
+    """Return what the check reads of a cluster. `statuses` are all VMs'."""
     return Site(
         statuses,
         inventory.store,
@@ -84,7 +84,7 @@ def site_of(statuses: Sequence[Status], inventory: Inventory, settings: Settings
 def describe_drains(
     nodes: Iterable[JsonObject], statuses: Sequence[Status], inventory: Inventory, settings: Settings
 ) -> None:
-    """Add to each node of a report what its drain does. `statuses` are those of all VMs."""
+    """Add to each node of a report what its drain does. `statuses` are all VMs'."""
     site = site_of(statuses, inventory, settings)
     for node in nodes:
         node["drain"] = describe(check_drain(site, [node["name"]], LISTED_TARGETS))
@@ -150,12 +150,12 @@ def _vm(vm: Affected) -> JsonObject:
 
 
 def _event(event: Event) -> JsonObject:
-    until = event.until.value if event.until else "somebody acts" if event.lasts else ""
+    somebody = "somebody acts" if event.lasts else ""
     return {
         "effect": event.effect.value,
         "step": event.step,
         "may": event.may,
-        "until": until,
+        "until": event.until.value if event.until else somebody,
         "untilStep": event.until_step,
         "why": event.why,
     }

@@ -129,7 +129,8 @@ def _excluding(cluster: ClusterClient, namespace: str, settings: Settings) -> st
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     counted = ", ".join(f"{number} {result}" for result, number in Counter(row[2] for row in rows).items())
-    total = f"\n{len(rows)} {'VM' if len(rows) == 1 else 'VMs'}: {counted}\n" if rows else ""
+    plural = "VM" if len(rows) == 1 else "VMs"
+    total = f"\n{len(rows)} {plural}: {counted}\n" if rows else ""
     return render_table(HEADS, rows, columns=terminal_columns()) + total
 
 

@@ -56,12 +56,13 @@ class OverNfs(Struct, frozen=True):
 
     def as_json(self) -> JsonObject:
         """Return the same for programs. Its text is empty if there is nothing to say."""
-        cached = "exposed" if self.exposed else "cached" if self.cached else ""
+        cached = "cached" if self.cached else ""
+        words = "exposed" if self.exposed else cached, "can leave" if self.can_leave else ""
         return {
             "cached": list(self.cached),
             "exposed": self.exposed,
             "canLeave": list(self.can_leave),
-            "text": ", ".join(filter(None, (cached, "can leave" if self.can_leave else ""))),
+            "text": ", ".join(filter(None, words)),
         }
 
 

@@ -194,7 +194,8 @@ def assess_pod(pod: Pod, catalog: Catalog, settings: Settings) -> Workload | Non
     choice = choose(served)
     node = choice.node if choice else None
     deciding = next((each for each in served if node in (None, each.node)), None)
-    state = State.UNSERVED if node is None else State.TOGETHER if node == pod.node else State.APART
+    state = State.TOGETHER if node == pod.node else State.APART
+    state = State.UNSERVED if node is None else state
     return Workload(pod, state, deciding.claim, deciding.volume or "", node) if deciding else None
 
 
@@ -225,8 +226,10 @@ def _of_pod(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -> S
     concerned = [each for each in deciding if each.reason not in NEVER_SERVED_REASONS]
     if not concerned:
         first = next(iter(deciding or status.claims), None)
-        reason = (first.reason if deciding else Reason.SHARED_CLAIM_ONLY) if first else Reason.NO_CLAIMS
-        return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=first.claim if first else None)
+        if first is None:
+            return replace(status, state=State.NOT_CONCERNED, reason=Reason.NO_CLAIMS, claim=None)
+        reason = first.reason if deciding else Reason.SHARED_CLAIM_ONLY
+        return replace(status, state=State.NOT_CONCERNED, reason=reason, claim=first.claim)
     status = replace(status, claim=status.claim or concerned[0].claim)
     if not pod.node:
         reason, detail = _why_waiting(status.machine, catalog, settings)

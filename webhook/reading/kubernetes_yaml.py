@@ -120,7 +120,8 @@ def _resolved(scalar: str) -> Any:
 def _string(value: str) -> yaml.Event:
     # Quote a string that any YAML parser would read as another type, as kubectl does.
     plain = _resolve(yaml.ScalarNode, value, (True, False)) == _STRING and _resolved(value) == value
-    return yaml.ScalarEvent(None, None, (plain, True), value, style="|" if "\n" in value else None if plain else '"')
+    quote = None if plain else '"'
+    return yaml.ScalarEvent(None, None, (plain, True), value, style="|" if "\n" in value else quote)
 
 
 def _events(value: Any) -> Iterator[yaml.Event]:

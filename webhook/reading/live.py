@@ -52,7 +52,8 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
     except ClusterError as error:
         # Without the right to list a kind that no decision needs, or without its CRD, the inventory lacks it.
         is_extra = kind.fact in (None, LonghornVolume, Replica)
-        if error.code not in ((403, 404) if is_extra else (404,) if kind.optional else ()):
+        is_missing = error.code == 404 and (is_extra or kind.optional)
+        if not is_missing and not (error.code == 403 and is_extra):
             raise
 
 

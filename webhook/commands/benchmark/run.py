@@ -71,7 +71,8 @@ class BenchmarkRun:
         """Create a pod, and return it when it is in this phase. Raises BadInput, and ClusterError."""
         path, pod = PODS.path_in(self._plan.namespace), self._plan.pod_manifest(number, operator, node)
         self._cluster.send("POST", path, pod, REQUEST_TIMEOUT)
-        where = f" on another node than {node}" if operator == "NotIn" else f" on {node}" if node else ""
+        where = f" on {node}" if node else ""
+        where = f" on another node than {node}" if operator == "NotIn" else where
         since, problem = self._clock(), ""
         while self._clock() < min(self._deadline, since + LONGEST_PROBLEM):
             pod = self._cluster.get(self._plan.paths[number], REQUEST_TIMEOUT) or {}
