@@ -95,7 +95,7 @@ def number_of_items(chance: random.Random) -> int:
 
 
 def generate(schema: Any, chance: random.Random, number: int = 0) -> Any:
-    """Return a random value of a schema. `number` is that of the item in the list that contains the value."""
+    """Return a random value of a schema. `number` is the index of the list's item that contains the value."""
     if isinstance(schema, dict):
         [*names] = schema
         if len(names) == 1 and "%d" in names[0]:

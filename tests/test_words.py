@@ -48,6 +48,22 @@ def find(text: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
             yield lines[bisect(starts, match.start() + 1) - 1], phrase
 
 
+SPACE = r"[\s#*]+"  # a comment may continue on the next line
+PRONOUN = rf"(?:that|those){SPACE}of\b"
+# A reader has to look for the noun: "`selector` is that of a restart, and `current` that of the pod".
+POSSESSIVE = re.compile(
+    rf"\b(?:is|are|was|were){SPACE}\[?{PRONOUN}|\b{PRONOUN}[^.|;()]{{0,90}}?\b{PRONOUN}", re.IGNORECASE
+)
+
+
+def find_possessives(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the words of each pronoun with a possessive that defines something, or follows another one."""
+    prose = "\n".join(_without_guidance(text))
+    return (
+        (prose.count("\n", 0, found.start()) + 1, " ".join(found[0].split())) for found in POSSESSIVE.finditer(prose)
+    )
+
+
 def _without_guidance(text: str) -> Iterator[str]:
     in_table = False
     for line in text.splitlines():
@@ -78,6 +94,19 @@ def test_no_text_uses_a_word_of_the_list() -> None:
         for line, found in (*find(path.read_text(), words), *find(str(path.relative_to(ROOT)), words))
     ]
     assert not findings, "\n".join(findings)
+
+
+def test_no_prose_defines_something_by_a_pronoun_with_a_possessive() -> None:
+    findings = [
+        f"{path.relative_to(ROOT)}:{line}: name the noun instead of {found!r}"
+        for path in text_files()
+        if path.name != "test_words.py"
+        for line, found in find_possessives(path.read_text())
+    ]
+    assert not findings, "\n".join(findings)
+    planted = "# The pod is\n# that of a VM. `a` are [those of b](c). Take that of a, else\n# that of b."
+    assert [line for line, _ in find_possessives(planted)] == [1, 2, 2]
+    assert list(find_possessives("The pods besides those of VMs. That of a VM is first; that of a pod is last.")) == []
 
 
 def test_each_planted_word_is_found_and_no_part_of_another_word_or_sentence() -> None:

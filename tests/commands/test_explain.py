@@ -75,7 +75,7 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
     assert (result.exit_code, without_settings(result.stderr)) == (0, "")
     words = " ".join(result.stdout.split())
     assert " ".join(f"{decision['outcome']}, {decision['reason']}: {decision['message']}".split()) in words
-    if decision["reason"] != "NoShareManager":  # then the advice is that of each claim, below
+    if decision["reason"] != "NoShareManager":  # then each claim has its advice, below
         assert ADVICE[Reason(decision["reason"])] in words
     for finding in decision["claims"]:
         assert finding["claim"] in words

@@ -118,7 +118,7 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
     assert vm == kept | {"updateVolumesStrategy": "Migration"}  # which keeps the new claim
     assert ready[1:3] == ["get", "vmi"]
     assert (claim["spec"]["volumeMode"], claim["spec"]["resources"]) == ("Block", old["spec"]["resources"])
-    # The label and its value are those of pkg/virt-controller/watch/workload-updater, which creates the migration.
+    # KubeVirt's pkg/virt-controller/watch/workload-updater creates the migration with this label and value.
     assert watch[1:5] == ["get", "virtualmachineinstancemigrations", "-l", "kubevirt.io/volume-update-migration=vm1"]
 
 

@@ -41,7 +41,7 @@ def migration(
 
 
 def migration_crd(*, selector: bool = True, served: bool = True) -> Object:
-    """Build the CRD of migrations; without `selector`, it is that of a KubeVirt before 1.6."""
+    """Build the CRD of migrations; without `selector`, as before KubeVirt 1.6."""
     fields: Object = {"vmiName": {"type": "string"}}
     if selector:
         fields["addedNodeSelector"] = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -1,6 +1,6 @@
 """Change one operator, comparison, condition or constant of a file at a time, and list those that no test catches.
 
-The tests are those of the file's room that need no control plane. They run on a copy of the sources. A change survives
+The tests of the file's room that need no control plane run on a copy of the sources. A change survives
 if all tests pass: then a test is missing, or the change makes no difference. Run as `make mutants`.
 """
 

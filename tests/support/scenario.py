@@ -177,7 +177,7 @@ class Scenario:
     def add_attached_volume(self, claim: str = "disk1", node: str = "", **spec: Any) -> tuple[str, str]:
         """Create a volume that a pod already uses; return the volume and the node of its running share-manager.
 
-        The arguments are those of `add_volume`.
+        The arguments are `add_volume`'s.
         """
         volume = self.add_volume(claim, node=node, **spec)
         self.wait_bound(claim)
@@ -265,7 +265,7 @@ class Scenario:
         return pod | {"metadata": metadata | {"labels": labels, "ownerReferences": [owner]}}
 
     def start_vm(self, name: str, *claims: str, **options: Any) -> str:
-        """Create a VM pod, wait until it runs, and return its name. `options` are those of `vm_pod`."""
+        """Create a VM pod, wait until it runs, and return its name. `vm_pod` takes the `options`."""
         pod = self.create(self.vm_pod(name, *claims, **options))
         self.wait_running(pod)
         return pod

@@ -35,7 +35,7 @@ def render_table(  # noqa: PLR0913 (one parameter per property of a table)
     headers: bool = True,
     sentences: Collection[str] = (),
 ) -> str:
-    """Return the rows as a table, empty without rows. `colors` are those of cells, by their first word.
+    """Return the rows as a table, empty without rows. `colors` are the cells', by their first word.
 
     A table that is wider than `columns` omits the domain that all nodes share, and says so. Then the cells in the
     columns with the heads `sentences` are cut. Then the last cell of each row wraps between words, below the others if

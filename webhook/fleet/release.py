@@ -96,8 +96,8 @@ def why_kept(
 ) -> str:
     """Return a clause about why the webhook may not delete a pinned pod of this VM or VMI, empty if it may.
 
-    A VirtualMachineInstanceReplicaSet replaces a failed VMI. `vm` is None for a VMI without a VM. `losses` are those of
-    the VM, or of the replica set, within the last hour, and `seen` is when this replica saw the pod first.
+    A VirtualMachineInstanceReplicaSet replaces a failed VMI. `vm` is None for a VMI without a VM. `losses` are the pods
+    that the VM, or the replica set, lost within the last hour, and `seen` is when this replica saw the pod first.
     """
     releases = len(losses)
     if not settings.release or settings.action is Action.OBSERVE:

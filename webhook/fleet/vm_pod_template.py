@@ -63,7 +63,7 @@ class Rendering(Struct, frozen=True):
     def of(cls, kubevirt: JsonObject | None, nodes: Iterable[Node] = ()) -> Self:
         """Return the rendering of a KubeVirt object, with KubeVirt's defaults for all that it, or None, leaves open.
 
-        `nodes` are those of the cluster.
+        `nodes` are the cluster's.
         """
         configuration = mapping(kubevirt, "spec", "configuration")
         of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
@@ -95,7 +95,7 @@ def _lowest_frequency(nodes: Iterable[Node]) -> int:
 
 
 def reservation_labels(vmi_spec: JsonObject, uids: Mapping[str, str]) -> JsonObject:
-    """Return the labels of a VM's pod for its LUNs with a persistent reservation. `uids` are those of its claims.
+    """Return the labels of a VM's pod for its LUNs with a persistent reservation. `uids` are its claims'.
 
     https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/storage/reservation/pr.go
     """
@@ -264,9 +264,9 @@ def target_selector(
 ) -> dict[str, str]:
     """Return the node selector of a migration target.
 
-    `selector` is that of a restart, and `current` that of the pod that runs the VM. A target selects the machine type
-    of the VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec. `source_labels` are those of the source
-    node.
+    `selector` is the node selector after a restart, and `current` is the running pod's. A target selects the machine
+    type in the VMI's status, such as pc-q35-rhel9.6.0, and a new VMI the machine type in its spec. The source node has
+    `source_labels`.
     """
     machine = text(vmi, "status", "machine", "type")
     if machine and any(key.startswith(MACHINE_TYPE) for key in selector):

@@ -88,7 +88,7 @@ class Catalog(Protocol):
     ) -> Iterable[tuple[Pod, AffinityTerm]]:
         """List pods with a required anti-affinity term that may select a pod with these labels in the namespace.
 
-        They have an effective node, and are those of the namespace (`own`) or of all others.
+        They have an effective node. With `own`, they are in the namespace, otherwise in all others.
         """
 
     def oversized_pods(self) -> Collection[str]:

@@ -111,7 +111,7 @@ def _why_not_called(configuration: JsonObject, pods: list[JsonObject]) -> str:
 def find_installed(cluster: ClusterClient, name: str | None = None) -> Installation | None:
     """Find what the chart installed, None if it isn't installed. Raises like `find_installation`.
 
-    `name` is that of the configuration, if it is known.
+    `name` is the configuration's, if it is known.
     """
     known = [read_object(cluster, f"{CONFIGURATIONS}/{name}")] if name else read_list(cluster, CONFIGURATIONS)
     for each in filter(None, known):

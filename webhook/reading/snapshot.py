@@ -44,7 +44,7 @@ def add(inventory: Inventory, document: Document, namespace: str) -> None:
     """Add the objects of a manifest, except the Pods without a node, which are decided on.
 
     Objects that the cluster has stay, because a manifest lacks their status, but for VMs and kinds without facts.
-    `namespace` is that of the objects that name none. The claims of DataVolumes count, too.
+    Objects that name no namespace get `namespace`. The claims of DataVolumes count, too.
     """
     for version_and_kind, item in document.objects():
         found = [(kind, item) for kind in (*kinds(""), *tool_kinds("")) if kind.is_of(*version_and_kind)][:1]

@@ -29,7 +29,7 @@ true
 {{- end }}
 {{- end }}
 
-{{/* The accounts of KubeVirt's controllers: those of the values, else that of the KubeVirt object, else those of the usual namespaces. `helm template` doesn't see the cluster. */}}
+{{/* The accounts of KubeVirt's controllers: as the values name them, else beside the KubeVirt object, else in the usual namespaces. `helm template` doesn't see the cluster. */}}
 {{- define "kubevirt-scheduler.kubevirtAccounts" -}}
 {{- $accounts := default (list) .Values.settings.kubevirtAccounts -}}
 {{- if not $accounts }}

@@ -136,7 +136,7 @@ def _start(state: State, step: Step) -> State:
 
 
 def _drain(state: State, step: Step) -> State:
-    """Evict the pods of nodes: those of VMs as KubeVirt answers, then those of share-managers and all others."""
+    """Evict the pods of nodes: first VMs' pods, as KubeVirt answers, then share-managers and all others."""
     before, budgets = state, Budgets(state.site)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
     for vm in evicted:

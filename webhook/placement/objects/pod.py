@@ -35,8 +35,8 @@ class Manifest:
 
     `user` is the creator of a pod that is being created, None for a pod from a file and for a predicted one.
     `true_annotations` and `false_annotations` are the keys of the annotations with that value, if the pod mounts
-    claims. `deciding_claim` is the claim that its annotation names, empty without one. `node_terms` are those of the
-    required node affinity, if it has one.
+    claims. `deciding_claim` is the claim that its annotation names, empty without one. `node_terms` are the terms of
+    its required node affinity, if it has one.
     """
 
     def __init__(self, pod: PodObject, namespace: str, user: str | None = None) -> None:

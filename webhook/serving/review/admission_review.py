@@ -47,7 +47,7 @@ _UID = msgspec.json.Decoder(_UnreadReview)
 
 
 class BadReview(ValueError):
-    """The body is not an AdmissionReview v1. `uid` is that of the request, if it could be read."""
+    """The body is not an AdmissionReview v1. `uid` is the request's, if it could be read."""
 
     def __init__(self, message: str, uid: str | None = None) -> None:
         super().__init__(message)
