@@ -560,6 +560,12 @@ def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Clu
     assert {each["user"] for each in reviews} == {f"system:serviceaccount:{NAME}:{NAME}"}
 
 
+def test_a_namespace_that_does_not_exist_is_a_failure(run: RunDoctor) -> None:
+    result = run("-n", "shpo", "-o", "json")
+    assert findings(result, "calls") == [("failure", 'namespace "shpo" not found')]
+    assert result.exit_code == 1
+
+
 def test_advice_is_printed_below_the_finding_with_its_page_and_json_counts_the_levels(
     run: RunDoctor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,11 @@
 """The checks of whether the API server calls the webhook for the pods of the opted-in VMs."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache, partial
 
 from certs import CONFIGURATIONS
-from webhook.catalog.kinds import KUBEVIRT_API, PODS
+from webhook.catalog.kinds import KUBEVIRT_API, NAMESPACES, PODS
 from webhook.cluster.fleet_counts import is_undecided
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
@@ -15,7 +16,7 @@ from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import opt_in_mistake, opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
-from webhook.reading.api import read_list
+from webhook.reading.api import Denied, read_list, read_object
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import Installation
 
@@ -64,6 +65,10 @@ def _admits(found: Installation, account: str) -> bool:
 def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
     namespace, accepted = inspection.namespace, found.settings.kubevirt_accounts
+    with suppress(Denied):
+        if read_object(inspection.cluster, f"{NAMESPACES.path}/{namespace}") is None:
+            yield failure(f'namespace "{namespace}" not found', "Specify an existing namespace: -n NAME")
+            return
     # Of the chart's default accounts, only one exists, and the API server authorizes a dry run like a real creation.
     account = next((each for each in _controllers(inspection) if each in accepted), accepted[0])
     try:
