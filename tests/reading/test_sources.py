@@ -108,18 +108,24 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
         assert inventory.kubevirts == {}
 
 
-def test_only_the_settings_in_longhorns_namespace_count() -> None:
+def test_only_the_settings_in_longhorns_namespace_count(tmp_path: Path) -> None:
     api: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
-    with ApiServer() as server:
+    settings = [
+        api | {"metadata": {"namespace": namespace, "name": name}, "value": value}
         for namespace, name, value in (
             ("longhorn-system", "current-longhorn-version", "v1.11.3"),
             ("default", "current-longhorn-version", "v1.12.0"),
             ("default", "taint-toleration", "a:NoSchedule"),
-        ):
-            server.put(api | {"metadata": {"namespace": namespace, "name": name}, "value": value})
-        found = read_inventory(ClusterClient(Api(server.url)), Settings())
-    assert found.longhorn_setting("current-longhorn-version", Settings()) == "v1.11.3"
-    assert found.longhorn_setting("taint-toleration", Settings()) is None
+        )
+    ]
+    with ApiServer() as server:
+        server.put(*settings)
+        listed = read_inventory(ClusterClient(Api(server.url)), Settings())
+    paths = {request.path for request in server.requests if request.plural == "settings"}
+    assert paths == {"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/settings"}
+    for found in listed, read([write_manifests(tmp_path, node(), *settings)])[0]:
+        assert found.longhorn_setting("current-longhorn-version", Settings()) == "v1.11.3"
+        assert found.longhorn_setting("taint-toleration", Settings()) is None
 
 
 def test_the_old_annotation_names_the_storage_class_of_a_claim_also_in_a_snapshot(tmp_path: Path) -> None:
