@@ -515,10 +515,10 @@ def test_running_vms_without_a_disk_are_failures_and_the_first_line_of_the_repor
     assert findings(result, "disks") == [*lost, ("failure", "more VMs without a disk: 1")]
     assert result.exit_code == 1
     kubeconfig = cluster.server.kubeconfig(tmp_path)
-    first, *_ = run_cli("report", "-A", "-o", "wide", "--kubeconfig", kubeconfig).stdout.splitlines()
+    first = " ".join(run_cli("report", "-A", "-o", "wide", "--kubeconfig", kubeconfig).stdout.split())
     listed = ", ".join(f"default/{name}" for name in names[:5])
     why = "because the scheduler refuses its share-manager"
-    assert first == f"6 VMs run without a disk, {why}: {listed} and 1 more ({message})."
+    assert first.startswith(f"6 VMs run without a disk, {why}: {listed} and 1 more ({message}).")
     explained = run_cli("explain", "vm", "vm1", "-n", "default", "--kubeconfig", kubeconfig).stdout
     assert "Its I/O hangs: the scheduler finds no node for its share-manager" in " ".join(explained.split())
 
