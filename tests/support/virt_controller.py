@@ -1,9 +1,14 @@
 """A fake virt-controller on a real API server. It restarts VMs as the real one was seen to do.
 
-When the virt-launcher pod is deleted, the VMI is `Failed` within 0.1 s and gone after 0.3 s. If the VM had never run,
-it shows `CrashLoopBackOff`, and its n-th restart in a row comes after 10·n² s and up to half more, at most 300 s. Once
-the VM has run, the count starts again. A deleted VMI counts like a deleted pod. `Halted` deletes the VMI and clears the
-count.
+When the virt-launcher pod is deleted, the VMI has ended within 0.1 s: `Succeeded` if it ran, as its guest shuts down
+cleanly, and `Failed` else. With the run strategies Always and RerunOnFailure, it is gone after 0.3 s. If the VM had
+never run, it shows `CrashLoopBackOff`, and its n-th restart in a row comes after 10·n² s and up to half more, at most
+300 s. Once the VM has run, the count starts again. A deleted VMI counts like a deleted pod. `Halted` deletes the VMI
+and clears the count.
+
+`virtctl` asks for starts and stops in `status.stateChangeRequests`. It acts on the first of them, and removes it then:
+`syncRunStrategy` and `isTrimFirstChangeRequestNeeded` in
+https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import ApiError, Object, Requests
 from tests.support.kubevirt import install_crds, vm_of
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import Scenario
@@ -23,6 +28,8 @@ DELETION = 0.3  # seconds from a VMI's failure to its deletion
 BACK_OFF = 10.0  # seconds after the first failure
 MAX_BACK_OFF = 300.0
 FINAL = ("Succeeded", "Failed")  # phases of pods
+RESTARTING = ("Always", "RerunOnFailure")  # with these run strategies, a VMI that has ended is deleted
+GONE: Object = {"spec": {}}  # the manifest of a VM that was deleted
 
 
 @dataclass(slots=True)
@@ -47,11 +54,12 @@ class VirtController:
     """
 
     def __init__(self, scenario: Scenario, back_off: float = BACK_OFF) -> None:
-        self._scenario, self._plane, self._back_off = scenario, scenario.plane, back_off
+        self._scenario, self._back_off = scenario, back_off
+        self._plane: Requests = scenario.plane
         path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vm_path, self._vmi_path = f"{path}/virtualmachines", f"{path}/virtualmachineinstances"
         self._vms: dict[str, _Vm] = {}
-        self._loop = ReconcileLoop(self._plane, f"virt-controller-{scenario.namespace}", self._reconcile)
+        self._loop = ReconcileLoop(scenario.plane, f"virt-controller-{scenario.namespace}", self._reconcile)
         install_crds(scenario.plane)
 
     def __enter__(self) -> VirtController:
@@ -111,28 +119,40 @@ class VirtController:
         return self._loop.wait(nodes, seconds, f"all {len(self._vms)} VMs running")
 
     def _reconcile(self) -> None:
-        vms = self._list(self._vm_path)
-        strategies = {vm["metadata"]["name"]: vm["spec"].get("runStrategy", "Halted") for vm in vms}
+        manifests = {vm["metadata"]["name"]: vm for vm in self._list(self._vm_path)}
         vmis = {vmi["metadata"]["uid"] for vmi in self._list(self._vmi_path)}
         pods = self._pods_by_vmi()
         for name, vm in self._vms.items():
-            strategy = strategies.get(name, "Halted")
-            if strategy == "Halted":
-                self._halt(name, vm)
-            elif vm.vmi in vmis:
-                self._follow(name, vm, pods.get(vm.vmi), strategy)
-            elif vm.vmi:
-                self._delete_pod(pods.get(vm.vmi))
-                self._end(name, vm)
-            elif self._starts(name, vm, strategy) and time.monotonic() >= vm.retry_at:
-                self._create_vmi(name, vm)
+            manifest = manifests.get(name, GONE)
+            self._sync(name, vm, manifest, pods.get(vm.vmi), exists=vm.vmi in vmis)
+            if manifest is not GONE:
+                self._update_status(name, vm, manifest)
 
-    def _starts(self, _name: str, vm: _Vm, strategy: str) -> bool:
-        """Return whether a VM without a VMI starts: `syncRunStrategy` in pkg/virt-controller/watch/vm/vm.go.
+    def _sync(self, name: str, vm: _Vm, manifest: Object, pod: Object | None, *, exists: bool) -> None:
+        request, strategy = _first_request(manifest), manifest["spec"].get("runStrategy", "Halted")
+        if strategy == "Halted":
+            self._halt(name, vm)
+        elif exists and request == {"action": "Stop", "uid": vm.vmi}:
+            self._delete(f"{self._vmi_path}/{name}")
+            self._delete_pod(pod)
+            self._end(name, vm)
+        elif exists:
+            self._follow(name, vm, pod, manifest)
+        elif vm.vmi:
+            self._delete_pod(pod)
+            self._end(name, vm)
+        elif _starts(manifest) and (strategy not in RESTARTING or time.monotonic() >= vm.retry_at):
+            self._create_vmi(name, vm)
 
-        `Once` starts a VM whose VMI somebody has deleted. With `RerunOnFailure`, it was seen to stay away.
-        """
-        return strategy in ("Always", "Once") or (strategy == "RerunOnFailure" and not vm.starts)
+    def _update_status(self, name: str, vm: _Vm, manifest: Object) -> None:
+        """Note the run strategy of a VM that has been started, and remove the first request if it is done."""
+        status, request = manifest.get("status", {}), _first_request(manifest)
+        done = vm.vmi != request.get("uid") if request.get("action") == "Stop" else bool(request and vm.vmi)
+        strategy = manifest["spec"].get("runStrategy", "Halted") if vm.vmi or "runStrategy" in status else None
+        change: Object = {"stateChangeRequests": requests_of(manifest)[1:]} if done else {}
+        change |= {"runStrategy": strategy} if strategy != status.get("runStrategy") else {}
+        if change:
+            self._change_status(name, change)
 
     def _halt(self, name: str, vm: _Vm) -> None:
         if vm.vmi:
@@ -143,7 +163,7 @@ class VirtController:
         vm.vmi, vm.held, vm.has_pod, vm.has_run = "", False, False, False
         vm.failed_at, vm.failures, vm.retry_at = None, 0, 0.0
 
-    def _follow(self, name: str, vm: _Vm, pod: Object | None, strategy: str) -> None:
+    def _follow(self, name: str, vm: _Vm, pod: Object | None, manifest: Object) -> None:
         """Act on the pod of a VMI: start it, see it run, or see that it was deleted."""
         if pod is not None:
             vm.has_pod, vm.held = True, False
@@ -158,8 +178,11 @@ class VirtController:
                 vm.starts.append(time.monotonic())
         elif vm.failed_at is None:
             vm.failed_at = time.monotonic()
-            self._set_vmi_status(name, {"phase": "Failed"})
-        elif strategy == "Always" and time.monotonic() >= vm.failed_at + DELETION:
+            self._set_vmi_status(name, {"phase": "Succeeded" if vm.has_run else "Failed"})
+        elif manifest["spec"]["runStrategy"] in RESTARTING and time.monotonic() >= vm.failed_at + DELETION:
+            if manifest["spec"]["runStrategy"] == "RerunOnFailure" and not vm.has_run:
+                requests = [*requests_of(manifest), {"action": "Start"}]
+                self._change_status(name, {"stateChangeRequests": requests})
             self._delete(f"{self._vmi_path}/{name}")
             self._end(name, vm)
 
@@ -206,7 +229,9 @@ class VirtController:
 
     def _set_status(self, vm: str, printable: str, failures: int = 0) -> None:
         failure = {"consecutiveFailCount": failures} if failures else None  # None removes the field
-        status = {"printableStatus": printable, "startFailure": failure}
+        self._change_status(vm, {"printableStatus": printable, "startFailure": failure})
+
+    def _change_status(self, vm: str, status: Object) -> None:
         self._plane.request("PATCH", f"{self._vm_path}/{vm}/status", {"status": status})
 
     def _pods_by_vmi(self) -> dict[str, Object]:
@@ -230,3 +255,25 @@ class VirtController:
     def _delete(self, path: str) -> None:
         with suppress(ApiError):
             self._plane.request("DELETE", path)
+
+
+def _starts(manifest: Object) -> bool:
+    """Return whether a VM without a VMI starts.
+
+    With `RerunOnFailure`, it does if somebody asks for it, or if it never had this run strategy while it ran.
+    """
+    strategy, asked = manifest["spec"].get("runStrategy"), _first_request(manifest).get("action") == "Start"
+    if strategy == "RerunOnFailure":
+        return asked or manifest.get("status", {}).get("runStrategy") != strategy
+    return strategy in ("Always", "Once") or (strategy == "Manual" and asked)
+
+
+def requests_of(manifest: Object) -> list[Object]:
+    """Return what virt-controller is asked for."""
+    found: list[Object] = manifest.get("status", {}).get("stateChangeRequests", [])
+    return found
+
+
+def _first_request(manifest: Object) -> Object:
+    """Return the request that virt-controller acts on, empty if there is none."""
+    return next(iter(requests_of(manifest)), {})

@@ -8,7 +8,7 @@ import ssl
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.accounts import creator_of, impersonation
 
@@ -23,6 +23,13 @@ class ApiError(Exception):
         super().__init__(f"{status} {answer.get('reason')}: {answer.get('message')}")
         self.status = status
         self.reason = answer.get("reason")
+
+
+class Requests(Protocol):
+    """Sends the requests of a controller."""
+
+    def request(self, method: str, path: str, body: object = None) -> Object:
+        """Send one request. Raises ApiError for a status of 400 or higher."""
 
 
 class Api:

@@ -16,7 +16,7 @@ from tests.support.longhorn import DRIVER, GROUP, STORAGE, VOLUMES
 from tests.support.migration_controller import MigrationController
 from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import POOL, Scenario
-from tests.support.virt_controller import BACK_OFF, VirtController, _Vm
+from tests.support.virt_controller import VirtController, _Vm
 from webhook.commands.benchmark.plan import LABEL
 from webhook.commands.benchmark.probe import summarize
 from webhook.placement.objects.kubevirt import HOSTNAME
@@ -48,7 +48,6 @@ VIRT_CONTROLLER: Object = {
     },
 }
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
-RESTART = "playground/restart"  # an annotation that `virtctl restart` sets
 MIGRATION = 2.0  # seconds of a live migration
 DISK, HOP = 0.0005, 0.00025  # seconds of an operation of `benchmark`, and more on another node
 LONGHORN_VERSION = "v1.11.3"  # it keeps a VM's pod when a share-manager is replaced
@@ -60,10 +59,6 @@ class KubeVirt(VirtController):
     A MigrationController acts on the same VMs.
     """
 
-    def __init__(self, scenario: Scenario, back_off: float = BACK_OFF) -> None:
-        super().__init__(scenario, back_off)
-        self._restarts: dict[str, str] = {}  # the annotation of `virtctl restart` by VM
-
     def _vmi_spec(self, vm: str) -> Object:
         spec = self.vm(vm)["spec"]["template"]["spec"]
         return {key: spec[key] for key in ("evictionStrategy",) if key in spec}
@@ -73,12 +68,6 @@ class KubeVirt(VirtController):
         devices = self.vm(vm)["spec"]["template"]["spec"].get("domain", {}).get("devices", {})
         conditions = [READY, NOT_MIGRATABLE if "hostDevices" in devices else MIGRATABLE]
         return super()._running(pod) | {"nodeName": pod["spec"]["nodeName"], "conditions": conditions}
-
-    def _starts(self, name: str, vm: _Vm, strategy: str) -> bool:
-        annotation = self.vm(name)["metadata"].get("annotations", {}).get(RESTART, "")
-        asked = annotation != self._restarts.get(name, "")
-        self._restarts[name] = annotation
-        return asked or super()._starts(name, vm, strategy)
 
     def _reconcile(self) -> None:
         found = {vm["metadata"]["name"] for vm in self._list(self._vm_path)}
