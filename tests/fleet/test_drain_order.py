@@ -25,6 +25,7 @@ from webhook.fleet.drain import Drain, commands, order_drain
 from webhook.fleet.simulation.events import words_of
 
 CORDON, UNCORDON = "kubectl cordon node-a", "kubectl uncordon node-a"
+ONCE = """--type merge -p '{"spec":{"runStrategy":"Once"}}'"""
 DRAIN = "kubectl drain node-a --ignore-daemonsets --delete-emptydir-data"
 ONLY_HERE = {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}
 LIMITED = [*SERVED[:2], share_manager_pod(node="node-a", **ONLY_HERE)]
@@ -39,6 +40,12 @@ def without_vm(objects: list[Object]) -> list[Object]:
     _, vmi, created = objects
     vmi["metadata"].pop("ownerReferences", None)
     return [vmi, created]
+
+
+def with_unknown_vm(objects: list[Object]) -> list[Object]:
+    """Return a VMI whose VM is unknown, and its pod, from the objects of a VM."""
+    _, vmi, created = objects
+    return [owned(vmi, "VirtualMachine"), created]
 
 
 def lines(found: Drain) -> list[str]:
@@ -100,9 +107,9 @@ ORDERS: list[tuple[str, list[Object], dict[str, Any], list[str], str, str]] = [
      ["virtctl restart vm1 -n default"], "Restarts, then I/O may pause", "Together"),
     ("that is restarted and not opted in",
      [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", opt_in=False, **NOT_MIGRATABLE)], {}, [],
-     "Restarts", "MayBeApart"),
+     "I/O may pause, then restarts", "MayBeApart"),
     ("that would be restarted twice", [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE)],
-     {"longhorn": DELETES}, [], "Restarts", "MayBeApart"),
+     {"longhorn": DELETES}, [], "I/O may pause, then restarts", "MayBeApart"),
     ("that shuts down cleanly",
      [*NODES, *on("node-a", strategy="None", run="RerunOnFailure", **NOT_MIGRATABLE)], {},
      ["virtctl start vm1 -n default"], "Stops until it is started", ""),
@@ -113,7 +120,9 @@ ORDERS: list[tuple[str, list[Object], dict[str, Any], list[str], str, str]] = [
     ("run once, that can't migrate", [*NODES, *on("node-a", strategy="None", run="Once", **NOT_MIGRATABLE)], {},
      ["kubectl delete vmi vm1 -n default"], "Stops until it is started", ""),
     ("run once, that blocks without a place", [NODES[0], FULL, *on("node-a", run="Once", pod=BIG)], {},
-     ["virtctl stop vm1 -n default", "virtctl start vm1 -n default"], "Stops until it is started", ""),
+     ["virtctl stop vm1 -n default", f"kubectl patch vm vm1 -n default {ONCE}"], "Stops until it is started", ""),
+    ("that somebody has stopped", [*NODES, *on("node-a", strategy="External", run="Halted")], {}, [],
+     "Stops until somebody acts", ""),
     ("without a VM, that blocks", [*NODES, *without_vm(on("node-a", **NOT_MIGRATABLE))], {},
      ["kubectl delete vmi vm1 -n default"], "Stops until somebody acts", ""),
 ]  # fmt: skip
@@ -244,7 +253,7 @@ def test_few_targets_leave_open_where_a_share_manager_starts() -> None:
     [
         (on("node-a"), ["virtctl migrate vm1 -n default"] * 2, "Migrates, then may migrate"),
         (on("node-a", **NOT_MIGRATABLE), ["virtctl restart vm1 -n default"] * 2, "Restarts, then may restart"),
-        (on("node-a", strategy="External", run="Halted", **NOT_MIGRATABLE),
+        (with_unknown_vm(on("node-a", strategy="External", **NOT_MIGRATABLE)),
          ["virtctl stop vm1 -n default", "virtctl start vm1 -n default",
           "virtctl stop vm1 -n default", "virtctl start vm1 -n default"],
          "Stops until it is started, then may stop until it is started"),
@@ -266,3 +275,21 @@ def test_the_next_node_is_cordoned_once_the_vms_run() -> None:
     found = ordered(*NODES, *fixed, nodes=("node-a", "node-b"), rolling=True)
     cordons = [(command, why) for command, why in commands(found) if command.startswith("kubectl cordon")]
     assert cordons == [("kubectl cordon node-a", ""), ("kubectl cordon node-b", "once the VMs run")]
+
+
+def test_a_vm_that_is_started_again_may_be_on_any_node_with_its_share_manager() -> None:
+    vms = on("node-a", "disk1", run="Once", pod={"opt_in": None})
+    found = ordered(*NODES[:2], *SERVED, *vms, longhorn=DELETES, nodes=("node-a", "node-b"), rolling=True)
+    cycle = "I/O pauses, then may stop until it is started"
+    assert what_happens(found) == (
+        f"Migrates, then {cycle}, then may migrate, then {cycle.replace('pauses', 'may pause')}, then may migrate",
+        "Together",
+    )
+    steps = [(command, why) for command, why in commands(found) if " vm1 " in command]
+    assert steps == [
+        ("virtctl migrate vm1 -n default", "to node-b"),
+        ("kubectl delete vmi vm1 -n default", "if it is stopped"),
+        ("virtctl migrate vm1 -n default", "if it runs on node-b: to node-a"),
+        ("kubectl delete vmi vm1 -n default", "if it is stopped"),
+        ("kubevirt-scheduler recolocate vm1 -n default --yes", "once they run, those that are apart"),
+    ]

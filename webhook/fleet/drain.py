@@ -17,15 +17,13 @@ from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
 from webhook.fleet.simulation.places import where
+from webhook.fleet.simulation.servers import NO_SERVER, is_servable, was_replaced
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
 from webhook.fleet.simulation.steps import (
-    NO_SERVER,
     Action,
     Step,
     apply,
-    is_servable,
     targets_of,
-    was_replaced,
 )
 from webhook.fleet.states import Status, assess
 from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command
@@ -239,7 +237,8 @@ def _uncordon(_: State, nodes: Sequence[str]) -> Iterator[Step]:
 def _start(state: State, _: Sequence[str]) -> Iterator[Step]:
     """Start the VMs that have stopped."""
     for key, vm in state.vms.items():
-        if (vm.phase is Phase.STOPPED or vm.may_stop) and start_command(vm.status.machine) and _is_named(vm):
+        stopped = vm.phase is Phase.STOPPED or vm.may_stop
+        if stopped and start_command(vm.status.machine, halted=vm.halted) and _is_named(vm):
             yield Step(Action.START, vms=(key,), why="" if vm.phase is Phase.STOPPED else "if it is stopped")
 
 
@@ -321,22 +320,26 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
         # Longhorn may delete the pod before the migration has ended.
         yield Event(Effect.MIGRATES, 0, may=not new.sure or new.at_risk or elsewhere, why=new.why)
     elif old.phase is Phase.RUNS and ended:
+        yield from _while_it_ends(before, new, after)
         if new.phase is Phase.RUNS:
             yield Event(Effect.RESTARTS, 0, may=contested or elsewhere or not new.sure, why=new.why)
         if new.phase is not Phase.RUNS or not new.sure:
             yield Event(Effect.STOPS, 0, may=contested or new.phase is Phase.RUNS, why=new.why)
     elif contested or (elsewhere and new.may_stop):
         yield Event(Effect.STOPS, 0, may=True)
-    yield from _of_its_disks(old, before, new, after)
+    yield from _of_its_disks(before, new, after, started=ended)
     if new.at_risk:
         yield Event(Effect.STOPS if new.may_stop else Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
 
 
-def _of_its_disks(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
-    started = new.starts > old.starts
-    if started and old.pod.key in after.late:  # its share-managers may be lost before its pod is evicted
-        pauses = _of_volumes(new.volumes, before, after, new.key)
-        yield from (replace(each, may=True, why="") for each in pauses if each.effect is Effect.IO_PAUSES)
+def _while_it_ends(before: State, new: Vm, after: State) -> Iterator[Event]:
+    """Yield that a guest that shuts down may lose a share-manager before it has ended, and get it back."""
+    pauses = (each for each in _of_volumes(new.volumes, before, after, new.key) if each.effect is Effect.IO_PAUSES)
+    yield from (replace(each, may=True, why="") for each in pauses)
+
+
+def _of_its_disks(before: State, new: Vm, after: State, *, started: bool) -> Iterator[Event]:
+    """Yield what happens to the disks of a VM that runs. The step may have started it again."""
     if new.phase is not Phase.RUNS:
         return
     yield from _of_volumes(new.volumes, before, after, new.key, started=started)

@@ -15,6 +15,7 @@ _NOT_CONCERNED = {reason: ADVICE[reason] for reason in (*NEVER_SERVED_REASONS, R
 _UNSERVED = (Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_BOUND, Reason.SHARE_MANAGER_STARTING)
 NAMED = 3  # of the other users
 _VERBS = {"opt-in": "opt in", "delete": "recreate the VMI"}
+_ONCE = """'{"spec":{"runStrategy":"Once"}}'"""
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
 )
@@ -100,14 +101,21 @@ def stop_command(machine: Machine) -> str:
 
 
 def start_command(machine: Machine, *, halted: bool = False) -> str:
-    """Return the command that starts a VM again, empty for a VMI without a VM: its manifest creates it again.
+    """Return the command that starts a VM again. `halted`: `virtctl stop` has stopped it. Empty if there is no command.
 
-    With run strategy Once, KubeVirt starts a VM when the VMI that has ended is gone; after `virtctl stop`, it doesn't.
+    The manifest of a VMI without a VM creates it again. Nobody wants to start a VM that was stopped before the drain.
+    With run strategy Always, KubeVirt starts a VM as soon as a node can run it, and with Once when the VMI that has
+    ended is gone. It refuses `virtctl start` then. `virtctl stop` replaces these two by Halted, and `virtctl start`
+    replaces that by Always: https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-api/rest/lifecycle.go
     """
-    if not machine.is_vm:
-        return ""
-    deletes = machine.strategy == "Once" and not halted
-    return f"{'kubectl delete vmi' if deletes else 'virtctl start'} {_named(machine)}"
+    match machine.strategy, halted:
+        case (None, _) | ("Always" | "Halted", False):
+            return ""
+        case "Once", False:
+            return f"kubectl delete vmi {_named(machine)}"
+        case "Once", True:
+            return f"kubectl patch vm {_named(machine)} --type merge -p {_ONCE}"
+    return f"virtctl start {_named(machine)}"
 
 
 def _named(machine: Machine) -> str:

@@ -56,12 +56,6 @@ class Budgets:
         """Evict a pod that nothing replaces."""
         self._left = [left - (pod in each.pods) for each, left in zip(self._budgets, self._left, strict=True)]
 
-    def late(self, pods: Iterable[Key]) -> frozenset[Key]:
-        """Return which of these pods are evicted one after the other."""
-        evicted = frozenset(pods)
-        waiting = (each.pods & evicted for each in self._budgets if len(each.pods & evicted) > each.allowed)
-        return frozenset[Key]().union(*waiting)
-
     def contested(self, pods: Iterable[Key]) -> frozenset[Key]:
         """Return the pods of which only some can be evicted. It depends on a race which ones."""
         used_up = [each for each, left in zip(self._budgets, self._left, strict=True) if each.allowed and not left]
@@ -78,6 +72,8 @@ def _read(manifest: JsonObject, pods: Iterable[Pod]) -> Budget:
 
 def answer(vm: Vm, state: State, allowed: Budgets) -> tuple[Answer, str]:
     """Return KubeVirt's answer to the eviction of a VM's pod, and why."""
+    if vm.is_ending:
+        return Answer.DELETE, "somebody has stopped it"
     site, vmi = state.site, vm.status.machine.vmi
     strategy, refusal = text(vmi, "spec", "evictionStrategy") or site.strategy or "None", why_not_migrated(vm, state)
     if strategy == "External":

@@ -105,6 +105,11 @@ class Vm(Struct, frozen=True):
         return self.status.machine.strategy == RESTARTING_STRATEGIES[0]
 
     @property
+    def is_ending(self) -> bool:
+        """Return whether somebody has stopped it before, so that KubeVirt ends it, and refuses to stop it again."""
+        return self.status.machine.strategy == "Halted"
+
+    @property
     def volumes(self) -> Iterator[str]:
         """Yield the volumes of its claims that a share-manager serves before the first step."""
         return (each.volume for each in self.status.claims if each.node and not each.reason and each.volume)
@@ -143,7 +148,6 @@ class State(Struct, frozen=True, dict=True):
     refused: Mapping[Key, str] = field(default_factory=dict)  # the VMs for which this step waits, and why
     waits: Mapping[Key, str] = field(default_factory=dict)  # the other pods for which it waits, and why
     contested: frozenset[Key] = frozenset()  # the pods of which a PodDisruptionBudget lets it evict only some
-    late: frozenset[Key] = frozenset()  # the pods whose eviction may have to wait for a PodDisruptionBudget
     elsewhere: frozenset[Key] = frozenset()  # the VMs that may run on a node that this step doesn't drain
     most: int | None = None  # how many nodes to find for a VM, None for all
 

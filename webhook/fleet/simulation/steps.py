@@ -18,19 +18,17 @@ from webhook.fleet.relocation.plan import make_plan
 from webhook.fleet.relocation.rules import Move, target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
+from webhook.fleet.simulation.servers import is_enforced, place_servers, stop_unused, was_replaced
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
 from webhook.fleet.states import assess, decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.injector import place_share_manager
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.kubevirt import controller_of
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.pod_object import NO_SPEC, PodMetadata, PodObject
 from webhook.placement.reasons import Outcome
 
-NO_SERVER = "no other node can run its share-manager"
 FEW = "its PodDisruptionBudget allows too few evictions"
 
 
@@ -60,11 +58,9 @@ def apply(state: State, step: Step) -> State:
     """Return the state after a step."""
     vms = {key: replace(vm, at_risk=False) for key, vm in state.vms.items()}
     none = frozenset[Key]()
-    before = replace(
-        state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=none, late=none, elsewhere=none
-    )
+    before = replace(state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=none, elsewhere=none)
     after = _start_waiting(_APPLY[step.action](before, step))
-    after = _place_servers(_stop_unused(after))
+    after = place_servers(stop_unused(after))
     return _delete_consumers(before, after)
 
 
@@ -130,9 +126,31 @@ def _start(state: State, step: Step) -> State:
     for key in step.vms:
         if state.vms[key].phase is not Phase.RUNS:
             state = _next_pod(state.with_vm(replace(state.vms[key], phase=Phase.WAITS)), key)
-        else:
-            state = _perhaps_restarted(state, state.vms[key])
+        elif state.vms[key].may_stop:
+            state = _perhaps_started(state, key)
     return state
+
+
+def _perhaps_started(state: State, key: Key) -> State:
+    """Return the state in which a VM either still runs, or had stopped and now starts, on any node that can run it.
+
+    The share-managers that only it uses have stopped in that case, and start again.
+    """
+    vm = state.vms[key]
+    alone = [volume for volume in vm.volumes if not state.is_shared(volume, vm)]
+    stopped = state.with_vm(replace(vm, nodes=(), phase=Phase.WAITS))
+    for volume in alone:
+        stopped = stopped.with_server(volume, replace(state.servers[volume], nodes=(), moved=True))
+    started = place_servers(_next_pod(stopped, key))
+    again = started.vms[key]
+    nodes = tuple(dict.fromkeys((*vm.nodes, *again.nodes)))
+    always_together = state.is_together(vm) and started.is_together(again)
+    for volume in alone:
+        server, beside = state.servers[volume], bool(always_together) and volume == vm.status.volume
+        anywhere = tuple(dict.fromkeys((*server.nodes, *started.servers[volume].nodes)))
+        server = replace(server, nodes=anywhere, follows=key if beside else None, certain=beside, moved=True)
+        state = state.with_server(volume, server)
+    return state.with_vm(replace(vm, nodes=nodes, may_stop=again.phase is not Phase.RUNS))
 
 
 def _drain(state: State, step: Step) -> State:
@@ -143,13 +161,12 @@ def _drain(state: State, step: Step) -> State:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
         state = _after_the_race(before, state, vm.key)
-    late = budgets.late(vm.pod.key for vm in evicted if state.vms[vm.key].starts > vm.starts)
     for vm in evicted:
         state = _or_elsewhere(state, vm, step)
     waits = dict(_waiting_pods(state, step.nodes, budgets))
     contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
-    state = replace(state, waits=waits, contested=contested, late=late, refused=refused)
+    state = replace(state, waits=waits, contested=contested, refused=refused)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
             stays = tuple(node for node in server.nodes if node not in step.nodes)
@@ -252,9 +269,19 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     nodes, machine, settings = places.nodes, vm.machine, state.site.around.settings
     if vm.status.opted_in and is_enforced(vm):
         decision = decide_start(machine, vm.status.opted_in_by, others.catalog, settings)
-        nodes = (decision.node,) if decision.outcome is Outcome.PINNED and decision.node else nodes
+        if decision.outcome is Outcome.PINNED and decision.node:
+            nodes = _pinned(decision.node, state.servers.get(vm.status.volume), nodes)
         state = _with_its_server(state, vm, nodes)
     return state.with_vm(replace(_placed(vm, nodes, places.pod, state, vm.why), sure=places.sure))
+
+
+def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes that a VM may be pinned to: wherever its share-manager is, which the catalog shows on `node`.
+
+    `nodes` can run the VM. It runs on any of them if its share-manager may be on another node.
+    """
+    serving = server.nodes if server and node in server.nodes else (node,)
+    return serving if set(serving) <= set(nodes) else nodes
 
 
 def _with_its_server(state: State, vm: Vm, nodes: tuple[str, ...]) -> State:
@@ -276,7 +303,7 @@ def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "
 
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
     """Return the nodes to which KubeVirt can migrate a VM. `others` has all other VMs, wherever they may be."""
-    if why_not_migrated(vm, state) or vm.machine.target is None:
+    if vm.is_ending or why_not_migrated(vm, state) or vm.machine.target is None:
         return Places()
     machine, others = vm.machine, others or state.crowded_catalog(vm.key)
     return find_places(partial(target_candidate, machine), state.catalog, others, state.most)
@@ -297,76 +324,6 @@ def _start_waiting(state: State) -> State:
     return state
 
 
-def _stop_unused(state: State) -> State:
-    for volume, server in state.servers.items():
-        needed = bool(state.users(volume)) or any(state.other_users(volume))
-        if needed is not server.needed:
-            nodes = server.nodes if needed else ()
-            state = state.with_server(volume, replace(server, needed=needed, nodes=nodes, moved=True, follows=None))
-    return state
-
-
-def _place_servers(state: State) -> State:
-    """Place the share-managers that run nowhere."""
-    for volume, server in state.servers.items():
-        if server.needed and not server.nodes:
-            placed = _placed_server(volume, server, state)
-            if server.stays and server.lost_at == state.step:
-                nodes = tuple(dict.fromkeys((*server.stays, *placed.nodes)))
-                placed = replace(placed, nodes=nodes, follows=None, certain=False, moved=True)
-            state = state.with_server(volume, placed)
-    return state
-
-
-def _placed_server(volume: str, server: Server, state: State) -> Server:
-    """Return where Longhorn's next pod for a volume runs: where the webhook steers it, or else anywhere."""
-    created = _server_pod(volume, state)
-    fitting = partial(find_places, partial(Candidate, created), state.catalog, None)
-    nodes = fitting(state.most).nodes
-    if not nodes:
-        return replace(server, why=NO_SERVER)
-    all_known = len(nodes) != state.most
-    anywhere = replace(server, nodes=nodes, follows=None, certain=all_known, moved=True, why="")
-    users, settings = state.users(volume), state.site.around.settings
-    if not settings.steering:
-        return anywhere
-    decision = place_share_manager(created, state.catalog, settings)
-    voter = next((vm for vm in users if vm.nodes[:1] == (decision.node,)), None)
-    if decision.outcome is not Outcome.PREFERRED or voter is None or not is_enforced(voter):
-        return anywhere
-    if len(users) > 1 or any(state.other_users(volume)):  # which of them has most votes may depend on their nodes
-        certain = all(_is_settled(vm, server, state) and len(vm.nodes) == 1 for vm in users)
-        return replace(anywhere, nodes=(str(decision.node),), certain=True) if certain else anywhere
-    if len(fitting(None, voter.nodes).nodes) < len(voter.nodes):
-        return anywhere
-    return replace(anywhere, nodes=voter.nodes, follows=voter.key, certain=_is_settled(voter, server, state))
-
-
-def is_servable(volume: str, state: State) -> bool:
-    """Return whether a node can run the next share-manager of a volume now."""
-    created = _server_pod(volume, state)
-    return bool(find_places(partial(Candidate, created), state.catalog, None, 1).nodes)
-
-
-def is_enforced(vm: Vm) -> bool:
-    """Return whether the webhook changes pods."""
-    return vm.status.start is None or vm.status.start.enforced
-
-
-def _is_settled(vm: Vm, server: Server, state: State) -> bool:
-    """Return whether a VM is on its node when its share-manager starts, and does not reach it in the same step."""
-    return vm.placed_at < state.step or server.lost_at < state.step
-
-
-def _server_pod(volume: str, state: State) -> Manifest:
-    """Return the next share-manager pod of a volume, as Longhorn creates it."""
-    namespace = state.site.around.settings.longhorn_namespace
-    labels = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: volume}
-    metadata = PodMetadata(f"share-manager-{volume}", namespace, labels=labels)
-    spec = replace(state.site.servers.get(volume, NO_SPEC), node_name="")
-    return Manifest(PodObject(metadata, spec), namespace)
-
-
 def _delete_consumers(before: State, after: State) -> State:
     """Note the VMs whose pods Longhorn may delete, because it has replaced a share-manager that they used before.
 
@@ -381,12 +338,6 @@ def _delete_consumers(before: State, after: State) -> State:
             if vm.mounts(volume) and vm.starts == before.vms[vm.key].starts:
                 after = _at_risk(after, after.vms[vm.key])
     return after
-
-
-def was_replaced(volume: str, before: State, after: State) -> bool:
-    """Return whether the last step started a new share-manager for the users of a volume."""
-    old, new = before.servers[volume], after.servers[volume]
-    return bool(new.nodes) and old.needed and (new.lost_at == after.step or not old.nodes)
 
 
 def _at_risk(state: State, vm: Vm) -> State:
