@@ -18,7 +18,7 @@ import pytest
 from tests.support import crds
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.live_view import LiveView
+from tests.support.live_view import LiveView, ViewedPlane
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.migrations import migration_crd
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.controlplane
 FLEETS = int(os.environ.get("FLEETS", "10"))
 FIRST = int(os.environ.get("FIRST_FLEET", "0"))
 AT_ONCE = int(os.environ.get("FLEETS_AT_ONCE", "8"))
+REMOUNT_DELAY = 1.0  # seconds; in a cluster, 5
 SETTING: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
 
 
@@ -49,6 +50,8 @@ def cluster(
         stack.callback(plane.request, "DELETE", f"{longhorn.settings}/current-longhorn-version")
         stack.callback(setattr, longhorn, "deletes_consumers", longhorn.deletes_consumers)
         longhorn.deletes_consumers = version == "v1.12.0"
+        stack.callback(setattr, longhorn, "remount_delay", longhorn.remount_delay)
+        longhorn.remount_delay = REMOUNT_DELAY
         crds.install(plane, crds.crd("KubeVirt"), migration_crd())
         plane.create_namespace(f"kubevirt-{version[-3]}")
         kind = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}
@@ -58,6 +61,7 @@ def cluster(
         installed = stack.enter_context(closing(Scenario(plane, longhorn, None)))
         webhook.show_installed(*installed.add_nodes(1))
         view = stack.enter_context(LiveView(plane))
+        stack.enter_context(longhorn.reading(ViewedPlane(plane, view)))
         yield Cluster(plane, longhorn, webhook, view, strategy)
 
 

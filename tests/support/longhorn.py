@@ -11,11 +11,11 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from tests.support import crds
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import ApiError, Object, Requests
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.paths import REVIEWS
@@ -28,7 +28,7 @@ VOLUMES = "/api/v1/persistentvolumes"
 RECORDED = REVIEWS / "share-manager.json"
 PRIORITY_CLASS = "longhorn-critical"  # the default of Longhorn's chart
 BACK_OFF, MAX_BACK_OFF = 1.0, 120.0  # seconds; controller/utils.go:30
-REMOUNT_DELAY = timedelta(seconds=5)  # controller/kubernetes_pod_controller.go:38
+REMOUNT_DELAY = 5.0  # seconds; controller/kubernetes_pod_controller.go:38
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
@@ -45,9 +45,11 @@ class Longhorn:
     def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system", deletes_consumers: bool = True) -> None:
         self.namespace = namespace
         self.deletes_consumers, self.fast_failover = deletes_consumers, False
+        self.remount_delay = REMOUNT_DELAY
         self.pod_annotations: Object = {}
         self.first_nodes: dict[str, str] = {}  # by volume: its first share-manager pod is bound there
         self._plane = plane
+        self._requests: Requests = plane
         self.managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
         self.settings = f"{GROUP}/namespaces/{namespace}/settings"
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -83,6 +85,17 @@ class Longhorn:
     def paused(self) -> AbstractContextManager[None]:
         """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
         return self.loop.paused()
+
+    @contextmanager
+    def reading(self, requests: Requests) -> Iterator[None]:
+        """Let these answer the thread's requests inside the block."""
+        with self.paused():
+            self._requests = requests
+        try:
+            yield
+        finally:
+            with self.paused():
+                self._requests = self._plane
 
     def add_data(self, volume: str, locality: str, nodes: Iterable[str]) -> None:
         """Create Longhorn's own object of a volume, and a healthy replica on each node. No controller acts on them."""
@@ -208,7 +221,7 @@ class Longhorn:
     def _attach(self, attachment: Object) -> None:
         if not attachment.get("status", {}).get("attached"):
             path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
-            self._plane.request("PATCH", path, {"status": {"attached": True}})
+            self._requests.request("PATCH", path, {"status": {"attached": True}})
 
     def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
         """Bring a ShareManager one step forward (`syncShareManager`). Its status is written before its pod changes."""
@@ -263,7 +276,7 @@ class Longhorn:
         return {"Running": "running", "Pending": state if state == "starting" else "error"}.get(phase, "error")
 
     def _set_status(self, volume: str, status: Object) -> None:
-        self._plane.request("PATCH", f"{self.managers}/{volume}/status", {"status": status})
+        self._requests.request("PATCH", f"{self.managers}/{volume}/status", {"status": status})
 
     def _create_pod(self, manager: Object, pv: Object) -> None:
         """Create the pod, but for the back-off, which grows with each pod of a volume, failed or not: line 912."""
@@ -298,7 +311,7 @@ class Longhorn:
         requested_at = self._remounts.get(volume)
         if requested_at is None or server is None or server["status"].get("phase") != "Running":
             return
-        if datetime.now(UTC) <= requested_at + REMOUNT_DELAY:
+        if datetime.now(UTC) <= requested_at + timedelta(seconds=self.remount_delay):
             return
         if self.deletes_consumers:
             for pod in self._consumers(volume):
@@ -357,16 +370,16 @@ class Longhorn:
 
     def _delete(self, path: str) -> None:
         with suppress(ApiError):
-            self._plane.request("DELETE", path)
+            self._requests.request("DELETE", path)
 
     def _list(self, path: str) -> list[Object]:
         # Version 0: read the API server's watch cache. Polling etcd would slow down the tests.
-        found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
+        found: list[Object] = self._requests.request("GET", f"{path}?resourceVersion=0")["items"]
         return found
 
     def _create(self, path: str, body: Object) -> None:
         try:
-            self._plane.request("POST", path, body)
+            self._requests.request("POST", path, body)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import deepcopy
 
 from tests.support import crds
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import ApiError, Object, Requests
 from tests.support.kubevirt import install_crds, vm_of
 from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
@@ -30,21 +30,23 @@ PATIENCE = 15.0  # seconds until an unschedulable target pod is deleted; the rea
 class MigrationController:
     """`with MigrationController(scenario) as controller`: act on the migrations of a scenario's namespace.
 
-    `seconds` is how long a migration runs. `peak` is the highest number of unfinished migrations.
+    `seconds` is how long a migration runs, and `patience` how long an unschedulable target pod waits. `peak` is the
+    highest number of unfinished migrations.
     """
 
     def __init__(self, scenario: Scenario, seconds: float = 0.0) -> None:
-        self._scenario, self._plane = scenario, scenario.plane
+        self._scenario = scenario
+        self._plane: Requests = scenario.plane
         group = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self.path, self._vmi_path = f"{group}/virtualmachineinstancemigrations", f"{group}/virtualmachineinstances"
         self._vm_path = f"{group}/virtualmachines"
-        self.seconds = seconds
+        self.seconds, self.patience = seconds, PATIENCE
         self.peak = 0
         self._began: dict[str, float] = {}
         self._nodes: dict[str, str] = {}
-        self.loop = ReconcileLoop(self._plane, f"migrations-{scenario.namespace}", self._reconcile)
-        install_crds(self._plane)
-        crds.install(self._plane, migration_crd(), crds.crd("KubeVirt"))
+        self.loop = ReconcileLoop(scenario.plane, f"migrations-{scenario.namespace}", self._reconcile)
+        install_crds(scenario.plane)
+        crds.install(scenario.plane, migration_crd(), crds.crd("KubeVirt"))
 
     def __enter__(self) -> MigrationController:
         self.loop.start()
@@ -150,7 +152,7 @@ class MigrationController:
             self._began[uid] = time.monotonic()
             state = {"sourceNode": self._nodes[migration["spec"]["vmiName"]]}
             self._set_phase(migration, "Running", {"migrationState": state})
-        elif _is_unschedulable(target) and time.monotonic() - self._began[uid] > PATIENCE:
+        elif _is_unschedulable(target) and time.monotonic() - self._began[uid] > self.patience:
             self._delete_pod(target)
 
     def _hand_over(self, migration: Object, vmi: Object, source: Object, target: Object | None) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tests.support.controlplane.api import Object
-from tests.support.live_view import PODS, LiveView, NamespaceChanges
+from tests.support.live_view import PODS, LiveView, NamespaceChanges, ViewedPlane
 from tests.support.migration_controller import CREATED_BY, MigrationController
 from tests.support.playground.simulation import KubeVirt
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, POOL, Scenario
 from tests.support.virt_controller import _Vm
 
-MIGRATION = 0.5  # seconds
+MIGRATION, PATIENCE = 0.5, 4.0  # seconds of a migration, and until its unschedulable target pod is deleted
 # `hotplugPodTolerations` in pkg/virt-controller/services/renderresources.go has more of them.
 TOLERATIONS = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}]
 
@@ -20,9 +20,10 @@ class FleetKubeVirt(KubeVirt):
 
     def __init__(self, scenario: Scenario, view: LiveView, hosts: dict[str, str]) -> None:
         super().__init__(scenario, back_off=1)
-        self._hosts, self._view = hosts, view
+        self._hosts = hosts
+        self._plane = ViewedPlane(scenario.plane, view)
         changes = NamespaceChanges(view, scenario.namespace)
-        self.loop = ReconcileLoop(self._plane, f"virt-controller-{scenario.namespace}", self._reconcile, changes)
+        self.loop = ReconcileLoop(scenario.plane, f"virt-controller-{scenario.namespace}", self._reconcile, changes)
         self._loop = self.loop
 
     def _vmi_spec(self, vm: str) -> Object:
@@ -58,9 +59,10 @@ class FleetMigrations(MigrationController):
 
     def __init__(self, scenario: Scenario, view: LiveView) -> None:
         super().__init__(scenario, MIGRATION)
-        self._view = view
+        self._view, self._plane = view, ViewedPlane(scenario.plane, view)
+        self.patience = PATIENCE
         changes = NamespaceChanges(view, scenario.namespace)
-        self.loop = ReconcileLoop(self._plane, f"migrations-{scenario.namespace}", self._reconcile, changes)
+        self.loop = ReconcileLoop(scenario.plane, f"migrations-{scenario.namespace}", self._reconcile, changes)
 
     def _hand_over(self, migration: Object, vmi: Object, source: Object, target: Object | None) -> None:
         pods = self._view.objects(PODS, self._scenario.namespace) if hotplugged_claims(vmi) and target else []

@@ -28,13 +28,14 @@ from tests.support.random_drains.controllers import (
 )
 from tests.support.random_drains.design import Plan, design
 from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.virt_controller import requests_of
 from tests.support.webhook_process import PROGRAM, Webhook
 
 OPT_IN = {"kubevirt-scheduler/co-schedule": "true"}
 # These read only, so they run in this process, one after the other. `recolocate --yes` catches signals.
 ASKS = ("kubevirt-scheduler drain-check", "kubevirt-scheduler report", "kubevirt-scheduler opt-in")
-QUIET, PATIENCE = 2.0, 300.0  # seconds without a change until a fleet has settled, and the longest time
-RETRIES = 4.0  # the same while the scheduler refuses a pod, which it tries again after at most 2 s
+QUIET, PATIENCE = 1.0, 300.0  # seconds without a change until a fleet has settled, and the longest time
+RETRIES = 2.5  # the same while the scheduler refuses a pod, which it tries again after at most 2 s
 _COMMAND = threading.Lock()
 
 
@@ -56,6 +57,7 @@ class Fleet:
         self.plane, self._view, self._longhorn = cluster.plane, cluster.view, cluster.longhorn
         self._stack = ExitStack()
         self.log = list[str]()
+        self.failures = list[str]()  # of commands that were advised
 
     def __enter__(self) -> Fleet:
         with ExitStack() as stack:
@@ -191,6 +193,7 @@ class Fleet:
         running = {vmi["metadata"]["name"] for vmi in vmis if vmi.get("status", {}).get("phase") not in FINAL}
         strategies = {vm["metadata"]["name"]: vm["spec"].get("runStrategy") for vm in view.objects(VMS, namespace)}
         found += [name for name, strategy in strategies.items() if strategy == "Always" and name not in running]
+        found += [vm["metadata"]["name"] for vm in view.objects(VMS, namespace) if requests_of(vm)]
         attached = {owner_of(pod) for pod in pods if is_attachment(pod)}
         for vmi in (vmi for vmi in vmis if hotplugged_claims(vmi)):
             uid = vmi["metadata"]["uid"]
@@ -225,6 +228,11 @@ class Fleet:
         shown = self._shown(command)
         self.log.append(f"$ {command}\n{shown.stdout[-300:]}{shown.stderr[-300:]}[{shown.exit_code}]")
         return shown.exit_code
+
+    def do(self, command: str) -> None:
+        """Run a command that is advised."""
+        if status := self.run(command):
+            self.failures.append(f"{command} failed: {status}")
 
     def ask(self, command: str) -> Any:
         """Run a command that prints JSON, and return what it prints."""

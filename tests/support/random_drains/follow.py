@@ -20,7 +20,7 @@ SETTLED_BEFORE = (
     "kubevirt-scheduler recolocate",
 )  # "when the VMs have migrated", "once they run"
 # Seconds for a drain that waits for something, and for one that should end. kubectl tries again every 5 s.
-BLOCKED, UNBLOCKED = 20, 120
+BLOCKED, UNBLOCKED = 12, 120
 CONDITION = re.compile(r"if it runs on (\S+(?: or \S+)*):")
 
 
@@ -56,6 +56,7 @@ def _follow_drain(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
     for span in spans:
         if not span.ended and not blocked & set(span.steps) and not said["obstacles"]:
             yield f"the drain of {span.drained} did not end, which nothing has announced"
+    yield from fleet.failures
     about = {vm["name"]: vm for vm in said["vms"] if vm["namespace"] == fleet.namespace}
     nothing = {"events": [], "after": None, "targets": [], "text": "", "why": ""}
     for vm in fleet.design.vms:
@@ -82,7 +83,7 @@ def _taken(fleet: Fleet, steps: list[Step], blocked: Container[int]) -> Iterator
             timeout = BLOCKED if index in blocked else UNBLOCKED
             ended = fleet.run(f"{step.command} --timeout={timeout}s") == 0
         elif _applies(fleet, step):
-            fleet.run(f"{step.command}{' --settle 1' * ('recolocate' in step.command)}")
+            fleet.do(f"{step.command}{' --settle 1' * ('recolocate' in step.command)}")
         else:
             fleet.log.append(f"# not needed: {step.command}  # {step.comment}")
         following = steps[index + 1].command if index + 1 < len(steps) else ""
@@ -117,9 +118,10 @@ def _follow_report(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
         named = f"{vm['name']} -n {fleet.namespace}"
         strategy = next(each.run for each in fleet.design.vms if each.name == vm["name"])
         if vm["ifStarted"]["stoppedBy"]:
-            fleet.run(f"kubevirt-scheduler opt-in {named} --yes")
-        fleet.run(f"{'kubectl delete vmi' if strategy == 'Once' else 'virtctl restart'} {named}")
+            fleet.do(f"kubevirt-scheduler opt-in {named} --yes")
+        fleet.do(f"{'kubectl delete vmi' if strategy == 'Once' else 'virtctl restart'} {named}")
         fleet.settle()
+    yield from fleet.failures
     yield from _wrong_places(fleet, (vm["name"] for vm in vms), "report: together after a restart", counts)
 
 
@@ -139,8 +141,9 @@ def _follow_recolocate(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
     yield from _wrong_places(fleet, moves, "recolocate: migrates", counts)
     lines = [line for line in fleet.lines(f"{command} --restart-list") if " -n " in line]
     for line in lines:
-        fleet.run(line.partition("  #")[0])
+        fleet.do(line.partition("  #")[0])
         fleet.settle()
+    yield from fleet.failures
     listed = [line.partition("  #")[0].split(" -n ")[0].split()[-1] for line in lines]
     yield from _wrong_places(fleet, listed, "recolocate: needs a restart", counts)
 
