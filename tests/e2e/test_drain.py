@@ -15,7 +15,7 @@ from tests.support.command_line import run_line
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.evacuation import Evacuation
-from tests.support.kubevirt import vm_path
+from tests.support.kubevirt import install_crds, vm_path
 from tests.support.longhorn import Longhorn
 from tests.support.migration_controller import MigrationController
 from tests.support.paths import ROOT
@@ -45,11 +45,28 @@ VMS: dict[str, tuple[int, int | None, str]] = {
 }
 
 
-class Cluster:
+class Commands:
+    """Runs commands as a user does."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+
+    def run(self, command: str, expected: int = 0) -> str:
+        """Run a command, and check its exit status."""
+        programs = {self.plane.binaries["kubectl"].parent, PROGRAM.parent, ROOT / "tests/support/playground"}
+        path = ":".join([*map(str, programs), os.environ["PATH"]])
+        environment = os.environ | {"PATH": path, "KUBECONFIG": str(self.plane.kubeconfig)}
+        result = run_line(command, environment, ROOT)
+        assert result.exit_code == expected, f"{command}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+
+class Cluster(Commands):
     """The VMs of VMS, each on its node, and its storage on another one."""
 
     def __init__(self, scenario: Scenario, kubevirt: KubeVirt) -> None:
-        self.scenario, self.kubevirt, self.plane = scenario, kubevirt, scenario.plane
+        super().__init__(scenario.plane)
+        self.scenario, self.kubevirt = scenario, kubevirt
         self.nodes, self.vmis = scenario.add_nodes(4), vm_path(scenario).removesuffix("s") + "instances"
         self.claims: dict[str, str] = {}
 
@@ -116,15 +133,6 @@ class Cluster:
             server = (self.scenario.longhorn.pod(self.claims[name]) or {}) if name in self.claims else {}
             found[name] = vmi["metadata"]["uid"], self.place(name), server.get("metadata", {}).get("uid", "")
         return found
-
-    def run(self, command: str, expected: int = 0) -> str:
-        """Run a command as a user does, and check its exit status."""
-        programs = {self.plane.binaries["kubectl"].parent, PROGRAM.parent, ROOT / "tests/support/playground"}
-        path = ":".join([*map(str, programs), os.environ["PATH"]])
-        environment = os.environ | {"PATH": path, "KUBECONFIG": str(self.plane.kubeconfig)}
-        result = run_line(command, environment, ROOT)
-        assert result.exit_code == expected, f"{command}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
 
     def check(self) -> Any:
         return json.loads(self.run(f"kubevirt-scheduler drain-check {self.nodes[0]} -o json", expected=1))
@@ -209,3 +217,24 @@ def test_a_drain_does_to_each_vm_what_the_check_said_and_ends_in_its_order(clust
     # The share-manager may have been placed before KubeVirt had chosen the node of the VM.
     cluster.run(f"kubevirt-scheduler recolocate -n {cluster.scenario.namespace} --yes --settle 1")
     cluster.wait(lambda: set(cluster.states().values()) == {"Together"}, "all VMs beside their storage")
+
+
+def test_a_pod_without_a_controller_is_deleted_before_the_drain_or_by_force(plain_scenario: Scenario) -> None:
+    install_crds(plain_scenario.plane)
+    node, _ = plain_scenario.add_nodes(2)
+    bare = {"spec": {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}}
+    path, cluster = plain_scenario.pods, Commands(plain_scenario.plane)
+    for name in ("deleted", "forced"):
+        plain_scenario.plane.request("POST", path, bare | {"metadata": {"name": name}})
+    found = json.loads(cluster.run(f"kubevirt-scheduler drain-check {node} -o json", expected=1))["obstacles"]
+    namespace = plain_scenario.namespace
+    assert {each["name"] for each in found} == {f"{namespace}/deleted", f"{namespace}/forced"}
+    assert {each["detail"].partition(": ")[2] for each in found} == {"delete it, or add --force"}
+    cluster.run(f"kubectl drain {node} {DRAIN} --timeout=8s", expected=1)
+    assert {pod["metadata"]["name"] for pod in plain_scenario.plane.request("GET", path)["items"]} == {
+        "deleted",
+        "forced",
+    }
+    cluster.run(f"kubectl delete pod deleted -n {namespace}")
+    cluster.run(f"kubectl drain {node} {DRAIN} --force --timeout=60s")
+    assert plain_scenario.plane.request("GET", path)["items"] == []

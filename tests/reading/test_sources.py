@@ -17,6 +17,7 @@ from tests.support.builders import (
     inject_request,
     node,
     node_terms,
+    pod,
     request,
     share_manager,
     share_manager_pod,
@@ -34,6 +35,7 @@ from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
+from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import OptIn, Settings
 from webhook.reading.documents import BadInput
@@ -108,6 +110,22 @@ def test_a_list_and_a_file_skip_and_name_the_same_objects(tmp_path: Path) -> Non
         assert inventory.kubevirts == {}
 
 
+def test_a_list_and_a_snapshot_keep_the_pods_that_a_drain_may_hurt(tmp_path: Path) -> None:
+    owned = {"controller": True, "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "u"}
+    bare, stateful, stateless = pod("bare"), pod("stateful", claims=["disk1"]), pod("stateless")
+    for each in stateful, stateless:
+        each["metadata"]["ownerReferences"] = [owned]
+    with ApiServer() as server:
+        server.put(bare, stateful, stateless)
+        client = ClusterClient(Api(server.url))
+        file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
+        listed, loaded = read_inventory(client, Settings()), read([file])[0]
+    assert {name for _, name in listed.pods} == {"bare", "stateful"}
+    for inventory in listed, loaded:
+        kinds = {name: controller_of(manifest).get("kind") for (_, name), manifest in inventory.pods.items()}
+        assert (kinds["bare"], kinds["stateful"]) == (None, "StatefulSet")
+
+
 def test_only_the_settings_in_longhorns_namespace_count(tmp_path: Path) -> None:
     api: Object = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting"}
     settings = [
@@ -132,13 +150,13 @@ def test_the_old_annotation_names_the_storage_class_of_a_claim_also_in_a_snapsho
     old = claim(storageClassName="other")
     old["metadata"]["annotations"] = {"volume.beta.kubernetes.io/storage-class": "longhorn-rwx"}
     server_pod = share_manager_pod(node="node-a")
-    pod = virt_launcher(opt_in=None)
+    started = virt_launcher(opt_in=None)
     with ApiServer() as server:
         server.put(old, volume(), server_pod, node(), storage_class())
         client = ClusterClient(Api(server.url))
         file = write_manifests(tmp_path, *export(client, "longhorn-system", (), lambda *_: None))
         for inventory in (read_inventory(client, Settings()), read([file])[0]):
-            decision = inject_request(request(pod), inventory.store, Settings(opt_in=OptIn.NAMESPACE)).decision
+            decision = inject_request(request(started), inventory.store, Settings(opt_in=OptIn.NAMESPACE)).decision
             assert (decision.opted_in_by, decision.node) == (OptedInBy.STORAGE_CLASS, "node-a")
 
 

@@ -10,7 +10,8 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import LonghornVolume, Replica
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import is_share_manager
-from webhook.placement.objects.pod_object import PodObject
+from webhook.placement.objects.pod import mounted_claims
+from webhook.placement.objects.pod_object import NO_SPEC, PodObject
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 
@@ -58,5 +59,11 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
 
 
 def _is_kept(pod: PodObject) -> bool:
-    labels = pod.metadata.labels
+    """Return whether the tool reads a pod's manifest: KubeVirt or Longhorn created it, or it may be hurt by a drain.
+
+    kubectl evicts no pod without a controller, and Longhorn may delete one that mounts a claim.
+    """
+    labels, controller = pod.metadata.labels, pod.metadata.controller
+    if not controller.kind or mounted_claims((pod.spec or NO_SPEC).volumes):
+        return True
     return labels.get(APP_LABEL) == VIRT_LAUNCHER or is_share_manager(labels)
