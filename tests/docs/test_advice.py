@@ -20,17 +20,25 @@ from tests.support.paths import DOCS, ROOT
 
 IMPERATIVES = frozenset(
     """
-    add admit annotate apply bind change check correct create delete describe find follow free give
-    grant install keep let list live-migrate look make migrate move name opt put raise read remove renew
+    add admit annotate apply bind change check correct create delete describe detach find follow free give
+    grant install keep let list live-migrate look make migrate move name opt press put raise read remove renew
     repair repeat report restart restore rotate run see set show start stop synchronize uncordon
     uninstall upgrade use wait widen
     """.split()
 )
 CODE = [
     *(ROOT / "webhook" / name / "wording.py" for name in ("fleet", "placement")),
-    *sorted(ROOT.joinpath("webhook/commands/doctor").glob("*.py")),
+    *(ROOT / "webhook" / name for name in ("commands/opt_in.py", "commands/drain_check.py", "fleet/drain.py")),
+    *(
+        path
+        for folder in ("commands/doctor", "commands/recolocate", "fleet/relocation", "fleet/simulation")
+        for path in sorted(ROOT.joinpath("webhook", folder).glob("*.py"))
+    ),
 ]
-PAGES = [DOCS / "reference/reasons.md", DOCS / "reference/doctor.md", DOCS / "runbooks/README.md"]
+PAGES = [
+    DOCS / name
+    for name in ("reference/reasons.md", "reference/doctor.md", "guides/troubleshooting.md", "runbooks/README.md")
+]
 # What may precede an imperative.
 LEADS = re.compile(r"^(?:\W|otherwise |or |and |then )+", re.IGNORECASE)
 CLAUSE = re.compile(r"(?<=[.:;,)])\s+|(?<=\()")
