@@ -1,7 +1,8 @@
 """The predicted pod of a stopped VM runs where the pod runs that KubeVirt's own virt-controller rendered.
 
 tests/data/rendered-pods.json has pods of `RenderLaunchManifest`, recorded on 2026-11-27 from KubeVirt d923fdb8 (August
-2026), after its defaults, for VMs that were written for it: placement, labels and claims.
+2026), after its defaults, for VMs that were written for it: placement, labels and claims. On 2026-11-28, what their
+containers request was recorded from the same KubeVirt.
 """
 
 import json
@@ -14,8 +15,11 @@ from tests.support.fleet import inventory
 from tests.support.paths import ROOT
 from webhook.fleet.next_pod import rendered_pod
 from webhook.fleet.vm_pod_template import Rendering
+from webhook.placement.objects.resources import amounts
 
 RECORDED = json.loads((ROOT / "tests/data/rendered-pods.json").read_text())
+# Each node that runs VMs has them.
+DEVICES = frozenset(f"devices.kubevirt.io/{name}" for name in ("kvm", "tun", "vhost-net", "vhost-vsock"))
 PLACEMENT = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerName")
 
 
@@ -33,6 +37,20 @@ def test_the_predicted_pod_runs_where_the_rendered_one_runs(case: Any) -> None:
     }
     assert list(typed(pod).claims) == recorded["claims"]
     assert pod["metadata"]["labels"].items() <= recorded["labels"].items()
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: case["name"])
+def test_the_predicted_containers_request_what_the_rendered_ones_request(case: Any) -> None:
+    vm = {"metadata": {"name": "vm1", "namespace": "default"}, "spec": {"template": case["template"]}}
+    spec = rendered_pod(vm, rendering=Rendering.of(case["kubevirt"]), uids=RECORDED["uids"])["spec"]
+    for kind, recorded in (("containers", "containers"), ("initContainers", "restartingInitContainers")):
+        expected = {name: _without_devices(amounts(requests)) for name, requests in case["pod"][recorded].items()}
+        assert {each["name"]: amounts(each["resources"]["requests"]) for each in spec[kind]} == expected
+    assert {each["restartPolicy"] for each in spec["initContainers"]} <= {"Always"}
+
+
+def _without_devices(requests: dict[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in requests.items() if name not in DEVICES}
 
 
 def _others(selector: dict[str, str]) -> dict[str, str]:

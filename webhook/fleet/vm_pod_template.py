@@ -1,29 +1,20 @@
 """Render the spec of a VM's pod, as far as a decision reads it: claims, requests, and where the pod may run.
 
-Source: KubeVirt, pkg/virt-controller/services/template.go, renderresources.go and nodeselectorrenderer.go,
-`GetMemoryOverhead` in pkg/hypervisor/kvm/hypervisorbackend.go, and `createTargetPod` in
+Source: KubeVirt, pkg/virt-controller/services/template.go and nodeselectorrenderer.go, and `createTargetPod` in
 pkg/virt-controller/watch/migration/migration.go.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from msgspec import Struct, field
 
+from webhook.fleet.vm_pod_requests import Sizes, containers, count, has_sev
 from webhook.placement.objects.facts import Node
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import HOSTNAME, SCHEDULABLE_NODE
-from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import REQUIRED
 
-MEBIBYTE = 1024 * 1024
-# What virt-launcher, virtqemud, virtlogd, QEMU and its I/O thread take besides the guest's memory, and video memory.
-STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 50 + 8 + 32) * MEBIBYTE  # bytes
-DEVICE_OVERHEAD = 1024 * MEBIBYTE  # of a VM with GPUs or other devices of its host
-SEV_OVERHEAD = 256 * MEBIBYTE  # bytes
-OVERHEAD_PER_CPU = 8 * MEBIBYTE  # bytes
-PAGE_TABLE_SHARE = 512  # the page tables take a 512th of the guest's memory
 MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _VENDOR = "cpu-vendor.node.kubevirt.io/"
 CPU_FEATURE = "cpu-feature.node.kubevirt.io/"
@@ -41,7 +32,6 @@ TSC_FREQUENCY = "cpu-timer.node.kubevirt.io/tsc-frequency"  # a label of nodes
 _MACHINES = {"amd64": "q35", "arm64": "virt", "s390x": "s390-ccw-virtio"}
 _INVARIANT_TSC = (("invtsc", "require"), ("invtsc", "force"))
 _TSC_NODE = "scheduling.node.kubevirt.io/tsc-frequency-"
-_DEVICE = "devices.kubevirt.io/"
 RESERVATION_LABEL = "pr.kubevirt.io/"  # with the UID of a claim: of the pods that reserve its LUN
 _COPIED = ("tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
@@ -50,8 +40,7 @@ class Rendering(Struct, frozen=True):
     """How KubeVirt renders the pods of all VMs: by its configuration, and by its version."""
 
     node_selectors: Mapping[str, str] = field(default_factory=dict)
-    cpu_ratio: int = 10  # a virtual CPU requests 1/cpu_ratio of a CPU; by default as KubeVirt
-    overcommit: int = 100  # a pod requests 100/overcommit of the guest's memory; by default as KubeVirt
+    sizes: Sizes = Sizes()
     machine_types: bool = False  # since KubeVirt 1.6, a pod selects nodes by the VM's machine type
     cpu_model: str = ""  # of a VM that names none; empty for host-model
     tsc_frequency: int = 0  # the lowest one of the cluster, in Hz; 0 if no node has one
@@ -68,16 +57,13 @@ class Rendering(Struct, frozen=True):
         configuration = mapping(kubevirt, "spec", "configuration")
         of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
-        ratio = _count(of_developers, "cpuAllocationRatio", 10)
-        overcommit = _count(of_developers, "memoryOvercommit", 100)
-        lowest = _count(of_developers, "minimumClusterTSCFrequency", 0) or _lowest_frequency(nodes)
+        lowest = count(of_developers, "minimumClusterTSCFrequency", 0) or _lowest_frequency(nodes)
         selectors = mapping(of_developers, "nodeSelectors")
         architecture = text(kubevirt, "status", "defaultArchitecture")
         machine = text(configuration, "architectureConfiguration", architecture, "machineType")
         return cls(
             selectors,
-            ratio,
-            overcommit,
+            Sizes.of(kubevirt),
             version >= (1, 6),
             cpu_model,
             lowest,
@@ -120,13 +106,14 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: 
     """Return the pod's spec for a VMI's spec. Raises Malformed for a quantity that can't be parsed."""
     claims = [*template_claims(vmi_spec), *state_claims]
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
-    compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"), rendering)}}
+    architecture = text(vmi_spec, "architecture").lower() or rendering.architecture
+    own, helpers = containers(vmi_spec, rendering.sizes, architecture)
     copied = {key: vmi_spec[key] for key in _COPIED if vmi_spec.get(key)}
     constraints = {
         "nodeSelector": node_selector(vmi_spec, rendering),
         "affinity": rendered_affinity(vmi_spec, rendering),
     }
-    return copied | constraints | {"volumes": volumes, "containers": [compute]}
+    return copied | constraints | {"volumes": volumes, "containers": own, "initContainers": helpers}
 
 
 def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
@@ -184,7 +171,7 @@ def _of_capabilities(domain: JsonObject, architecture: str) -> Iterator[str]:
     security = mapping(domain, "launchSecurity")
     if mapping(domain, "cpu").get("realtime") is not None:
         yield "kubevirt.io/realtime"
-    if _has_sev(domain):
+    if has_sev(domain):
         yield "kubevirt.io/sev"
     if mapping(security, "sev", "policy").get("encryptedState") is True:
         yield "kubevirt.io/sev-es"
@@ -194,11 +181,6 @@ def _of_capabilities(domain: JsonObject, architecture: str) -> Iterator[str]:
         yield "kubevirt.io/s390-pv"
     if security.get("tdx") is not None:
         yield "kubevirt.io/tdx"
-
-
-def _has_sev(domain: JsonObject) -> bool:
-    security = mapping(domain, "launchSecurity")
-    return security.get("sev") is not None or security.get("snp") is not None
 
 
 def _needs_tsc_frequency(domain: JsonObject) -> bool:
@@ -223,40 +205,6 @@ def claim_of(volume: JsonObject) -> str:
     """Return the claim of a volume of a VMI, empty if it has none. The claim of a DataVolume has its name."""
     claim = mapping(volume, "persistentVolumeClaim") or mapping(volume, "ephemeral", "persistentVolumeClaim")
     return text(claim, "claimName") or text(volume, "dataVolume", "name")
-
-
-def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
-    resources, cpu = mapping(domain, "resources"), mapping(domain, "cpu")
-    named = mapping(resources, "limits") | mapping(resources, "requests")
-    cpus = _count(cpu, "cores") * _count(cpu, "sockets") * _count(cpu, "threads")
-    guest = amounts({"memory": mapping(domain, "memory").get("guest") or 0})["memory"]
-    memory = (
-        amounts({"memory": named["memory"]})["memory"] if named.get("memory") else guest * 100 // rendering.overcommit
-    )
-    disks = mappings(domain, "devices", "disks")
-    helpers = {
-        "sev": _has_sev(domain),
-        "tdx": mapping(domain, "launchSecurity").get("tdx") is not None,
-        "pr-helper": any(mapping(each, "lun").get("reservation") is True for each in disks),
-    }
-    own: JsonObject = {f"{_DEVICE}{name}": "1" for name, needed in helpers.items() if needed}
-    devices = Counter(
-        text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
-    )
-    overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE + bool(devices) * DEVICE_OVERHEAD
-    overhead += SEV_OVERHEAD if _has_sev(domain) else 0
-    added = 0 if resources.get("overcommitGuestOverhead") is True else overhead
-    dedicated = cpu.get("dedicatedCpuPlacement") is True
-    millicores = 1000 * cpus if dedicated else 1000 * cpus // rendering.cpu_ratio
-    pages = text(domain, "memory", "hugepages", "pageSize")
-    backed = {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + added)}
-    own |= {name: str(count) for name, count in devices.items() if name}
-    return {"cpu": f"{millicores}m"} | named | backed | own
-
-
-def _count(item: JsonObject, key: str, default: int = 1) -> int:
-    value = item.get(key)
-    return value if type(value) is int and value > 0 else default
 
 
 def target_selector(
