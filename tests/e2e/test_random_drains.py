@@ -6,12 +6,14 @@ FLEETS is their number for each version of Longhorn, FIRST_FLEET the first seed:
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -67,14 +69,17 @@ def cluster(
 
 def test_each_vm_fares_as_was_said(cluster: Cluster, request: pytest.FixtureRequest, measured: Measured) -> None:
     counts, wrong = Counter[str](), dict[int, str]()
+    seconds = list[float]()
 
     def try_fleet(seed: int) -> None:
+        began = time.monotonic()
         try:
             with Fleet(cluster, seed) as fleet:
                 if problems := follow(fleet, counts):
                     wrong[seed] = "\n".join([f"seed {seed}: {fleet.design}", *problems, *fleet.log, *fleet.errors()])
         except Exception:  # noqa: BLE001 (the other fleets go on)
             wrong[seed] = f"seed {seed}: {traceback.format_exc()}"
+        seconds.append(time.monotonic() - began)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(try_fleet, range(FIRST, FIRST + FLEETS)))
@@ -82,5 +87,5 @@ def test_each_vm_fares_as_was_said(cluster: Cluster, request: pytest.FixtureRequ
     for seed in (doubtful := sorted(wrong)):
         measured(f"{request.node.callspec.id}: followed again alone: {wrong.pop(seed).splitlines()[:4]}")
         try_fleet(seed)
-    measured(f"{request.node.callspec.id}: {FLEETS} fleets, again {doubtful}: {dict(sorted(counts.items()))}")
+    measured(f"{request.node.callspec.id}: {FLEETS} fleets, {mean(seconds):.0f} s each, again {doubtful}: {counts}")
     assert not wrong, f"{len(wrong)} of {FLEETS} fleets\n\n" + "\n\n".join(wrong.values())

@@ -86,7 +86,7 @@ def _plan(name: str, host: int, nodes: int, others: list[Plan], chance: random.R
         shared.storage if shared else storage,
         shared.claim if shared else "" if storage is None else name,
         hotplug,
-        chance.choice(("Always", "Always", "Always", "RerunOnFailure", "Once")),
+        chance.choice(("Always", "Always", "Always", "RerunOnFailure", "Manual", "Once")),
         chance.choice(("LiveMigrate", "LiveMigrate", "None", "LiveMigrateIfPossible", "External", "")),
         chance.random() < 0.7,
         chance.choice(("before", "before", "after", "never")),

@@ -88,6 +88,9 @@ class Fleet:
         migrations = stack.enter_context(FleetMigrations(scenario, self._view))
         for vm in plan.vms:
             self.plane.request("POST", vm_path(scenario), self._manifest(vm))
+            if vm.run == "Manual":
+                started = {"status": {"stateChangeRequests": [{"action": "Start"}]}}
+                self.plane.request("PATCH", f"{vm_path(scenario, vm.name)}/status", started)
         hosts = {vm.name: self.nodes[vm.host] for vm in plan.vms}
         kubevirt = stack.enter_context(FleetKubeVirt(scenario, self._view, hosts))
         self._loops = (migrations.loop, kubevirt.loop, self._longhorn.loop)
