@@ -32,7 +32,7 @@ from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
-FLEETS = int(os.environ.get("FLEETS", "10"))
+FLEETS = int(os.environ.get("FLEETS", "30"))
 FIRST = int(os.environ.get("FIRST_FLEET", "0"))
 AT_ONCE = int(os.environ.get("FLEETS_AT_ONCE", "8"))
 REMOUNT_DELAY = 1.0  # seconds; in a cluster, 5
