@@ -236,6 +236,16 @@ def test_a_vm_whose_pod_is_deleted_waits_for_a_node_that_can_run_it() -> None:
     assert what_happens(found) == ("I/O pauses, then may stop until uncordon", "MayBeApart")
 
 
+@pytest.mark.parametrize(("run", "starts"), [("Always", []), ("RerunOnFailure", ["virtctl start vm1 -n default"])])
+def test_no_command_starts_a_vm_that_kubevirt_starts_itself(run: str, starts: list[str]) -> None:
+    small = {"memory": "1Gi", "pods": "9"}
+    nodes = [node("node-a", allocatable=small), node("node-b", unschedulable=True), node("node-c", allocatable=small)]
+    vms = on("node-b", "disk1", pod=BIG, run=run, **NOT_MIGRATABLE)
+    found = ordered(*nodes, *SERVED, *vms, longhorn=DELETES)
+    assert what_happens(found)[0] == "I/O pauses, then may stop until somebody acts"
+    assert [line for line in lines(found) if " vm1 " in line] == starts
+
+
 def test_a_vm_that_migrated_would_only_lose_its_disk_is_stopped_instead() -> None:
     vms = on("node-a", "disk1", strategy="None", run="RerunOnFailure")
     found = ordered(*NODES, *LIMITED, *vms)
