@@ -186,6 +186,12 @@ VMS: list[tuple[str, list[Object], dict[str, Any], str, str, str, str]] = [
      "I/O may pause, then restarts",
      "the drain deletes its pod (evictionStrategy None)",
      "node-b node-c", "MayBeApart"),
+    # It starts beside its share-manager, or that has stopped by then and follows it.
+    ("without an eviction strategy, with storage elsewhere",
+     [*NODES, *storage(node="node-b"), *on("node-a", "disk1", strategy="None")], {},
+     "Restarts",
+     "the drain deletes its pod (evictionStrategy None)",
+     "node-b node-c", "Together"),
     ("without an eviction strategy, run once", [*NODES, *on("node-a", strategy="None", run="Once")], {},
      "Stops until somebody acts",
      "the drain deletes its pod (evictionStrategy None)",

@@ -269,9 +269,13 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     nodes, machine, settings = places.nodes, vm.machine, state.site.around.settings
     if vm.status.opted_in and is_enforced(vm):
         decision = decide_start(machine, vm.status.opted_in_by, others.catalog, settings)
-        if decision.outcome is Outcome.PINNED and decision.node:
-            nodes = _pinned(decision.node, state.servers.get(vm.status.volume), nodes)
-        state = _with_its_server(state, vm, nodes)
+        server = state.servers.get(vm.status.volume)
+        if decision.outcome is Outcome.PINNED and decision.node and (server is None or server.certain):
+            nodes = _pinned(decision.node, server, nodes)
+        elif server and not server.certain and settings.steering and server.nodes and set(server.nodes) <= set(nodes):
+            # It starts beside its share-manager, or that has stopped and follows it: a race decides.
+            server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
+            state = state.with_server(vm.status.volume, server)
     return state.with_vm(replace(_placed(vm, nodes, places.pod, state, vm.why), sure=places.sure))
 
 
@@ -282,18 +286,6 @@ def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[s
     """
     serving = server.nodes if server and node in server.nodes else (node,)
     return serving if set(serving) <= set(nodes) else nodes
-
-
-def _with_its_server(state: State, vm: Vm, nodes: tuple[str, ...]) -> State:
-    """Bring a VM and the share-manager of its disk together: it starts there, or the share-manager follows it.
-
-    Which of the two happens depends on whether the share-manager has stopped by then.
-    """
-    volume = vm.status.volume
-    server = state.servers.get(volume)
-    if server and nodes == server.nodes and not server.certain and state.site.around.settings.steering:
-        state = state.with_server(volume, replace(server, follows=vm.key, certain=True))
-    return state
 
 
 def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "") -> Vm:
