@@ -129,7 +129,8 @@ class VirtController:
                 self._update_status(name, vm, manifest)
 
     def _sync(self, name: str, vm: _Vm, manifest: Object, pod: Object | None, *, exists: bool) -> None:
-        request, strategy = _first_request(manifest), manifest["spec"].get("runStrategy", "Halted")
+        request = _first_request(manifest)
+        strategy = manifest["spec"].get("runStrategy", "Halted")
         if strategy == "Halted":
             self._halt(name, vm)
         elif exists and request == {"action": "Stop", "uid": vm.vmi}:
@@ -146,7 +147,8 @@ class VirtController:
 
     def _update_status(self, name: str, vm: _Vm, manifest: Object) -> None:
         """Note the run strategy of a VM that has been started, and remove the first request if it is done."""
-        status, request = manifest.get("status", {}), _first_request(manifest)
+        status = manifest.get("status", {})
+        request = _first_request(manifest)
         done = vm.vmi != request.get("uid") if request.get("action") == "Stop" else bool(request and vm.vmi)
         strategy = manifest["spec"].get("runStrategy", "Halted") if vm.vmi or "runStrategy" in status else None
         change: Object = {"stateChangeRequests": requests_of(manifest)[1:]} if done else {}
@@ -262,7 +264,8 @@ def _starts(manifest: Object) -> bool:
 
     With `RerunOnFailure`, it does if somebody asks for it, or if it never had this run strategy while it ran.
     """
-    strategy, asked = manifest["spec"].get("runStrategy"), _first_request(manifest).get("action") == "Start"
+    strategy = manifest["spec"].get("runStrategy")
+    asked = _first_request(manifest).get("action") == "Start"
     if strategy == "RerunOnFailure":
         return asked or manifest.get("status", {}).get("runStrategy") != strategy
     return strategy in ("Always", "Once") or (strategy == "Manual" and asked)

@@ -71,24 +71,28 @@ def containers(vmi_spec: JsonObject, sizes: Sizes, architecture: str) -> tuple[l
 
     Raises Malformed for a quantity that can't be parsed.
     """
-    domain, guaranteed = mapping(vmi_spec, "domain"), is_guaranteed(mapping(vmi_spec, "domain"))
-    dedicated = mapping(domain, "cpu").get("dedicatedCpuPlacement") is True
-    own = {"name": "compute", "resources": {"requests": _compute(vmi_spec, sizes, architecture)}}
+    domain = mapping(vmi_spec, "domain")
+    guaranteed = is_dedicated(domain) or is_guaranteed(domain)
+    compute = {"name": "compute", "resources": {"requests": _compute(vmi_spec, sizes, architecture)}}
     shared = {text(each, "name") for each in mappings(domain, "devices", "filesystems")}
     names = (text(each, "name") for each in mappings(vmi_spec, "volumes") if not mapping(each, "containerPath"))
-    virtiofs = _support(_VIRTIOFS, mapping(sizes.support, "virtiofs"), guaranteed=dedicated or guaranteed)
+    virtiofs = _support(_VIRTIOFS, mapping(sizes.support, "virtiofs"), guaranteed=guaranteed)
     others: list[JsonObject] = [{"name": f"virtiofs-{name}", **virtiofs} for name in names if name in shared]
-    console = _support(_CONSOLE, mapping(sizes.support, "guest-console-log"), guaranteed=dedicated or guaranteed)
+    console = _support(_CONSOLE, mapping(sizes.support, "guest-console-log"), guaranteed=guaranteed)
     logged = [{"name": "guest-console-log", "restartPolicy": "Always", **console}] if _logs(domain, sizes) else []
-    return [own, *others], logged
+    return [compute, *others], logged
+
+
+def is_dedicated(domain: JsonObject) -> bool:
+    """Return whether a VM asks for CPUs of its own."""
+    return mapping(domain, "cpu").get("dedicatedCpuPlacement") is True
 
 
 def is_guaranteed(domain: JsonObject) -> bool:
     """Return whether a VM asks for the quality of service Guaranteed: `WantsToHaveQOSGuaranteed`."""
-    requests, limits = _named(domain, "requests"), _named(domain, "limits")
-    memory, cpu = requests.get("memory", 0), requests.get("cpu", 0) or limits.get("cpu", 0)
-    wants_memory = (memory or limits.get("memory", 0)) == limits.get("memory", 0) != 0
-    return wants_memory and cpu == limits.get("cpu", 0) != 0
+    limits = _named(domain, "limits")
+    wanted = limits | _named(domain, "requests")
+    return all(wanted.get(name, 0) == limits.get(name, 0) != 0 for name in ("memory", "cpu"))
 
 
 def has_sev(domain: JsonObject) -> bool:
@@ -105,7 +109,8 @@ def count(item: JsonObject, key: str, default: int = 1) -> int:
 
 def _compute(vmi_spec: JsonObject, sizes: Sizes, architecture: str) -> JsonObject:
     domain = mapping(vmi_spec, "domain")
-    named, limits = _named(domain, "requests"), _named(domain, "limits")
+    named = _named(domain, "requests")
+    limits = _named(domain, "limits")
     guest = _guest_memory(domain, named, limits)
     requested = named.get("memory", 0) or limits.get("memory", 0) or guest * 100 // sizes.overcommit
     overhead = _overhead(vmi_spec, sizes, architecture)
@@ -134,20 +139,17 @@ def _guest_memory(domain: JsonObject, requests: Mapping[str, int], limits: Mappi
 
 
 def _millicores(domain: JsonObject, sizes: Sizes) -> int:
-    cpu, requests, limits = mapping(domain, "cpu"), _named(domain, "requests"), _named(domain, "limits")
     total = _cpus(domain) + count(mapping(domain, "ioThreads"), "supplementalPoolThreadCount", 0)
-    if cpu.get("dedicatedCpuPlacement") is True:
-        return 1000 * (total + (cpu.get("isolateEmulatorThread") is True))
-    by_ratio = -(-1000 * total // sizes.cpu_ratio)
-    return (
-        requests.get("cpu", 0) or limits.get("cpu", 0) or amounts({"cpu": sizes.cpu_request or "0"})["cpu"] or by_ratio
-    )
+    if is_dedicated(domain):
+        return 1000 * (total + (mapping(domain, "cpu").get("isolateEmulatorThread") is True))
+    wanted = _named(domain, "requests").get("cpu", 0) or _named(domain, "limits").get("cpu", 0)
+    return wanted or amounts({"cpu": sizes.cpu_request or "0"})["cpu"] or -(-1000 * total // sizes.cpu_ratio)
 
 
 def _cpus(domain: JsonObject) -> int:
     """Return the number of virtual CPUs: `SetDefaultGuestCPUTopology` in pkg/defaults/defaults.go."""
-    cpu, parts = mapping(domain, "cpu"), ("cores", "sockets", "threads")
-    if any(count(cpu, part, 0) for part in parts):
+    cpu = mapping(domain, "cpu")
+    if any(count(cpu, part, 0) for part in ("cores", "sockets", "threads")):
         return count(cpu, "cores") * count(cpu, "sockets") * count(cpu, "threads")
     millicores = _named(domain, "limits").get("cpu", 0) or _named(domain, "requests").get("cpu", 0)
     return max(1, -(-millicores // 1000))
@@ -182,8 +184,7 @@ def _of_features(vmi_spec: JsonObject) -> Iterator[int]:
     probes = sum("exec" in mapping(vmi_spec, kind) for kind in ("livenessProbe", "readinessProbe"))
     yield PROBE_OVERHEAD * probes + PROBES_OVERHEAD * bool(probes)
     yield SEV_OVERHEAD * has_sev(domain)
-    dedicated = mapping(domain, "cpu").get("dedicatedCpuPlacement") is True
-    yield GUARANTEED_OVERHEAD * (dedicated or is_guaranteed(domain))
+    yield GUARANTEED_OVERHEAD * (is_dedicated(domain) or is_guaranteed(domain))
 
 
 def _devices(domain: JsonObject) -> Iterator[tuple[str, str]]:
@@ -207,10 +208,10 @@ def _logs(domain: JsonObject, sizes: Sizes) -> bool:
     return devices.get("autoattachSerialConsole") is not False and bool(sizes.console_log if chosen is None else chosen)
 
 
-def _support(defaults: JsonObject, own: JsonObject, *, guaranteed: bool) -> JsonObject:
+def _support(defaults: JsonObject, configured: JsonObject, *, guaranteed: bool) -> JsonObject:
     """Return the resources of a container of KubeVirt's own. The guaranteed requests are the limits."""
-    limits = mapping(defaults, "limits") | mapping(own, "limits")
-    requests = mapping(defaults, "requests") | mapping(own, "requests")
+    limits = mapping(defaults, "limits") | mapping(configured, "limits")
+    requests = mapping(defaults, "requests") | mapping(configured, "requests")
     return {"resources": {"requests": {name: limits[name] for name in requests} if guaranteed else requests}}
 
 

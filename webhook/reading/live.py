@@ -63,7 +63,7 @@ def _is_kept(pod: PodObject) -> bool:
 
     kubectl evicts no pod without a controller, and Longhorn may delete one that mounts a claim.
     """
-    labels, controller = pod.metadata.labels, pod.metadata.controller
-    if not controller.kind or mounted_claims((pod.spec or NO_SPEC).volumes):
+    if not pod.metadata.controller.kind or mounted_claims((pod.spec or NO_SPEC).volumes):
         return True
+    labels = pod.metadata.labels
     return labels.get(APP_LABEL) == VIRT_LAUNCHER or is_share_manager(labels)

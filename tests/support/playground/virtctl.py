@@ -86,7 +86,8 @@ def run(action: str, name: str, options: list[str]) -> str:
     """Do what is asked for, or return why KubeVirt refuses it."""
     shown = kubectl("get", f"vm/{name}", f"vmi/{name}", *options, "--ignore-not-found", "-o", "json")
     items = {item["kind"]: item for item in json.loads(shown or '{"items": []}')["items"]}
-    vm, vmi = items.get("VirtualMachine"), items.get("VirtualMachineInstance", {})
+    vm = items.get("VirtualMachine")
+    vmi = items.get("VirtualMachineInstance", {})
     if vm is None:
         return "not found"
     if action == "migrate":

@@ -146,7 +146,8 @@ def _perhaps_started(state: State, key: Key) -> State:
     nodes = tuple(dict.fromkeys((*vm.nodes, *again.nodes)))
     always_together = state.is_together(vm) and started.is_together(again)
     for volume in alone:
-        server, beside = state.servers[volume], bool(always_together) and volume == vm.status.volume
+        server = state.servers[volume]
+        beside = bool(always_together) and volume == vm.status.volume
         anywhere = tuple(dict.fromkeys((*server.nodes, *started.servers[volume].nodes)))
         server = replace(server, nodes=anywhere, follows=key if beside else None, certain=beside, moved=True)
         state = state.with_server(volume, server)
