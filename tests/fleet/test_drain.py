@@ -369,6 +369,24 @@ def test_a_rolling_drain_may_meet_what_the_drain_before_has_moved(objects: list[
     assert words_of(found.events) == expected
 
 
+def test_a_vm_that_may_have_stopped_may_be_affected_by_the_next_drain() -> None:
+    fixed = on(
+        "node-b", "disk1", run="RerunOnFailure", strategy="LiveMigrateIfPossible", opt_in=False, **NOT_MIGRATABLE
+    )
+    found = check_drain(site(*NODES[:2], *SERVED, *fixed, longhorn=DELETES), ("node-a", "node-b"), rolling=True)
+    assert words_of(found.vms[0].events) == (
+        "I/O pauses, then may stop until somebody acts, then I/O may pause, then may stop until somebody acts"
+    )
+
+
+def test_a_vm_that_waited_for_a_node_starts_cold_so_its_share_manager_follows_it() -> None:
+    last = node("node-b", allocatable={"memory": "3Gi", "pods": "9"})
+    vms = [*on("node-a", "disk1", pod=BIG), *on("node-b", name="vm2", pod=BIG)]
+    (found,) = drain(NODES[0], last, *SERVED, *vms, longhorn=DELETES).vms
+    words = "May block until somebody acts, then I/O pauses, then may stop until uncordon"
+    assert (words_of(found.events), found.place) == (words, "MayBeApart")
+
+
 def test_a_vm_that_longhorn_may_restart_is_pinned_to_any_node_that_may_serve_it() -> None:
     objects = [*SERVED, *on("node-b", "disk1", strategy="None", **NOT_MIGRATABLE)]
     objects[-1]["metadata"]["annotations"].pop("kubevirt-scheduler/co-schedule")

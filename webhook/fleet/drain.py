@@ -307,7 +307,8 @@ def _events(key: Key, course: Course) -> Iterator[Event]:
     """Yield what each step does to a VM."""
     for i, (before, after) in enumerate(pairwise(course.states)):
         for event in _differences(before.vms[key], before, after.vms[key], after):
-            yield _with_end(event, key, i, course)
+            may = event.may or before.vms[key].may_stop  # it may not run
+            yield _with_end(replace(event, may=may), key, i, course)
 
 
 def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:

@@ -313,7 +313,7 @@ def _start_waiting(state: State) -> State:
         if vm.phase is Phase.WAITS:
             state = _next_pod(state, key)
         elif vm.may_stop and vm.restarts:
-            state = _perhaps_restarted(state, vm)
+            state = _perhaps_started(state, key)
     return state
 
 
