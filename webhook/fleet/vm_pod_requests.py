@@ -4,7 +4,7 @@ Source: `VMIResourcePredicates` in
 https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L1641, renderresources.go
 beside it, and `GetMemoryOverhead` in pkg/hypervisor/kvm/hypervisorbackend.go.
 
-Devices that each node has that runs VMs (kvm, tun, vhost-net, vhost-vsock) are omitted, and so are those of networks.
+Devices that each node has that runs VMs (kvm, tun, vhost-net, vhost-vsock) are omitted, and so are devices of networks.
 """
 
 from collections import Counter
