@@ -299,6 +299,12 @@ REQUESTS: list[tuple[Object, str, int]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("ratio", ["much", "nan", "inf"])
+def test_an_overhead_ratio_without_a_value_is_ignored(ratio: str) -> None:
+    configured = Rendering.of({"spec": {"configuration": {"additionalGuestMemoryOverheadRatio": ratio}}})
+    assert rendered_pod(vm(), rendering=configured) == rendered_pod(vm(), rendering=Rendering.of({}))
+
+
 @pytest.mark.parametrize(("spec", "cpu", "memory"), REQUESTS)
 def test_the_requests_of_a_stopped_vm_are_those_that_kubevirt_computes(spec: Object, cpu: str, memory: int) -> None:
     network = {"binding": {"slow": {"computeResourceOverhead": {"requests": {"memory": "10Mi"}}}}}

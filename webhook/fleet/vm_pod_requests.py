@@ -7,6 +7,7 @@ beside it, and `GetMemoryOverhead` in pkg/hypervisor/kvm/hypervisorbackend.go.
 Devices that each node has that runs VMs (kvm, tun, vhost-net, vhost-vsock) are omitted, and so are devices of networks.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Self
@@ -220,8 +221,9 @@ def _memory(quantities: JsonObject) -> int:
 
 
 def _ratio(value: str) -> float:
-    """Parse a ratio as KubeVirt does: it ignores one that isn't a number."""
+    """Parse a ratio. KubeVirt ignores one that isn't a number."""
     try:
-        return float(value or 1)
+        ratio = float(value or 1)
     except ValueError:
         return 1.0
+    return ratio if math.isfinite(ratio) else 1.0
