@@ -329,8 +329,10 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
     elif contested or (elsewhere and new.may_stop):
         yield Event(Effect.STOPS, 0, may=True)
     yield from _of_its_disks(before, new, after, started=ended)
-    if new.at_risk:
-        yield Event(Effect.STOPS if new.may_stop else Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
+    if new.at_risk and not (new.may_stop and new.sure):
+        yield Event(Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
+    if new.at_risk and new.may_stop:
+        yield Event(Effect.STOPS, 0, may=True, why=MAY_DELETE)
 
 
 def _while_it_ends(before: State, new: Vm, after: State) -> Iterator[Event]:

@@ -340,12 +340,15 @@ def _at_risk(state: State, vm: Vm) -> State:
 
 
 def _perhaps_restarted(state: State, vm: Vm) -> State:
-    """Return the state in which a VM either still runs, or has been started again, if a node can run it."""
+    """Return the state in which a VM either still runs, or has been started again, if a node can run it.
+
+    It may wait for a node that another VM takes first.
+    """
     restarted = _next_pod(_ended(state, vm, ""), vm.key).vms[vm.key]
     if restarted.phase is not Phase.RUNS:
         return state
     nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
-    state = state.with_vm(replace(vm, may_stop=False, nodes=nodes))
+    state = state.with_vm(replace(vm, may_stop=not restarted.sure, sure=restarted.sure, nodes=nodes))
     volume, server = vm.status.volume, state.servers.get(vm.status.volume)
     if server is None or nodes == vm.nodes:
         return state
