@@ -124,9 +124,10 @@ def test_only_the_settings_in_longhorns_namespace_count() -> None:
 def test_a_vm_whose_next_pod_cannot_be_predicted_does_not_fail_the_others() -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
     broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
-    found = machines_of(broken, vm("stopped", domain={"memory": {"guest": "a lot"}}), vm_pod("vm1"))
+    unquoted = vm("unquoted", nodeSelector={"rank": 5})
+    found = machines_of(broken, unquoted, vm("stopped", domain={"memory": {"guest": "a lot"}}), vm_pod("vm1"))
     predicted = {name: machine.template is not None for name, machine in found.items()}
-    assert predicted == {"broken": False, "stopped": False, "vm1": True}
+    assert predicted == {"broken": False, "unquoted": False, "stopped": False, "vm1": True}
     changed = vm("broken") | {"status": {"conditions": [{"type": "RestartRequired", "status": "True"}]}}
     (machine,) = machines_of(broken, changed).values()
     assert (machine.template is not None, machine.target) == (True, None)

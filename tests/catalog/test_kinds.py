@@ -32,7 +32,7 @@ from tests.support.builders import (
 )
 from tests.support.own_process import run_in_child_process
 from webhook.catalog import kinds
-from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, decode_json, decode_large, map_of, object_of
+from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, as_map, decode_json, decode_large, map_of, object_of
 from webhook.catalog.kinds import PODS
 from webhook.catalog.storage_kinds import CLAIMS, STORAGE_CLASSES
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -308,6 +308,18 @@ def test_a_large_pod_has_the_facts_of_a_small_one() -> None:
     item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, annotations={"note": LONG}, tolerations=None)
     small = virt_launcher("one", node="node-a", requests={"cpu": "1"})
     assert kinds.read_pod(decoded(item)) == pod_fact(small)
+
+
+def test_a_large_vm_is_decoded_without_its_large_fields() -> None:
+    raw = msgspec.json.encode(virtual_machine(annotations={"a": LONG * 2}))
+    found = kinds.VIRTUAL_MACHINES.decode(raw)
+    assert (found["undecoded"], found["metadata"]["name"]) == (True, "vm1")
+
+
+def test_a_typed_object_becomes_the_map_of_a_file() -> None:
+    assert as_map(decoded(pod("one", tolerations=[{"operator": "Exists"}])))["spec"]["tolerations"] == [
+        {"operator": "Exists"}
+    ]
 
 
 def test_what_is_not_json_raises_an_error() -> None:

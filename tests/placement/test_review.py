@@ -35,3 +35,10 @@ def test_the_target_of_a_migration_is_read_as_the_pod_of_a_start() -> None:
     start = target.as_start()
     assert (target.is_migration_target, start.is_migration_target) == (True, False)
     assert start.labels == {key: value for key, value in target.labels.items() if key != MIGRATION_LABEL}
+
+
+def test_a_field_of_another_type_is_named_also_beside_a_null() -> None:
+    received = request(virt_launcher(tolerations=[None, 5]), dryRun=True)
+    review = read_untyped(received, settings())
+    assert (review.malformed, review.dry_run) == ("spec.tolerations[0]: expected object, got int", True)
+    assert read_untyped(request(virt_launcher(tolerations=[None])), settings()).malformed == ""

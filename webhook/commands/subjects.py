@@ -11,7 +11,7 @@ from webhook.commands.fleet_source import Fleet
 from webhook.fleet.states import Machine
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
+from webhook.placement.objects.kubevirt import VMI_NAME_ANNOTATION
 from webhook.placement.objects.pod import Manifest
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
@@ -80,11 +80,11 @@ def _pods(fleet: Fleet, name: str, namespace: str | None) -> Iterable[JsonObject
 
 def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
     """Return the machine of an existing virt-launcher pod, which counts as its pod, or another pod itself."""
-    if not is_virt_launcher(pod):
+    manifest = Manifest.of(pod, text(pod, "metadata", "namespace") or "default")
+    if not manifest.is_virt_launcher:
         return pod
     inventory, settings = fleet.inventory, fleet.webhook.predicting
-    key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
-    manifest = Manifest.of(pod, key[0])
+    key = manifest.namespace, text(manifest.annotations, VMI_NAME_ANNOTATION) or manifest.metadata.name
     new = Machine(*key, manifest, strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
     return inventory.with_pod(replace(machine, pod=read_pod(manifest.pod)), pod, settings)

@@ -50,19 +50,9 @@ def run_strategy(vm: JsonObject) -> str:
     return text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
 
 
-def is_virt_launcher(pod: JsonObject) -> bool:
-    """Return whether the pod runs a VM."""
-    return mapping(pod, "metadata", "labels").get(APP_LABEL) == VIRT_LAUNCHER
-
-
 def is_migration_target(pod: JsonObject) -> bool:
     """Return whether KubeVirt created the pod as the target of a live migration."""
     return bool(mapping(pod, "metadata", "labels").get(MIGRATION_LABEL))
-
-
-def vmi_name(pod: JsonObject) -> str:
-    """Return the name of the VMI that the pod runs, or an empty string. It is also the name of the VM."""
-    return text(pod, "metadata", "annotations", VMI_NAME_ANNOTATION)
 
 
 def vmi_uid(pod: JsonObject) -> str:
@@ -74,11 +64,3 @@ def controller_of(item: JsonObject) -> JsonObject:
     """Return the owner reference of the object's controller, empty if it has none."""
     owners = mappings(item, "metadata", "ownerReferences")
     return next((owner for owner in owners if owner.get("controller") is True), {})
-
-
-def controlling_vmi(pod: JsonObject) -> tuple[str, str]:
-    """Return the UID and the name of the VMI that controls a pod. Two empty strings if its label names another VMI."""
-    owner, uid = controller_of(pod), vmi_uid(pod)
-    if not uid or text(owner, "kind") != VMI or text(owner, "uid") != uid:
-        return "", ""
-    return uid, text(owner, "name")
