@@ -88,6 +88,17 @@ def test_of_images_annotations_and_messages_only_those_that_a_decision_reads_are
     assert reduced(pod)["status"]["conditions"] == [unschedulable, {"type": "Ready"}]
 
 
+def test_of_an_ephemeral_volume_no_template_is_kept_and_of_mounts_only_their_bind_options() -> None:
+    template = {"metadata": {"annotations": {"note": SECRET}}, "spec": {"storageClassName": "fast"}}
+    plain = {"name": "disk", "mountPath": f"/{SECRET}"}
+    containers = [{"name": "a", "volumeMounts": [plain]}, {"name": "b", "volumeMounts": [{"bindMountOptions": ["x"]}]}]
+    spec = {"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}], "containers": containers}
+    kept = reduced(virt_launcher("vm1") | {"spec": spec})
+    assert SECRET not in json.dumps(kept)
+    assert kept["spec"]["volumes"] == [{"name": "scratch", "ephemeral": {}}]
+    assert [each.get("volumeMounts") for each in kept["spec"]["containers"]] == [None, [{"bindMountOptions": ["x"]}]]
+
+
 @pytest.mark.parametrize("value", [None, 1, "x", [], ["x"], [[1]], {}, {"a": None}])
 @pytest.mark.parametrize("field", ["metadata", "spec", "status"])
 def test_a_malformed_object_is_reduced_without_an_error(field: str, value: Any) -> None:

@@ -72,6 +72,15 @@ def _with_the_fields_of(kind: Kind, raw: msgspec.Raw | bytes) -> JsonObject:
     return as_map(kind.decode(raw))
 
 
+def _reduce_containers(pod: JsonObject) -> None:
+    serves = is_share_manager(mapping(pod, "metadata", "labels"))
+    for container in (*mappings(pod, "spec", "containers"), *mappings(pod, "spec", "initContainers")):
+        if not serves:
+            container.pop("image", None)
+        if not any(mappings(container, "volumeMounts")):  # each is empty without an option that the guard reads
+            container.pop("volumeMounts", None)
+
+
 def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
     """Return an object with the kept fields. `opt_in` are the keys of the opt-in annotations.
 
@@ -92,9 +101,7 @@ def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> Js
     for spec in specs:
         if "volumes" in spec:
             spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
-    if not is_share_manager(mapping(item, "metadata", "labels")):
-        for container in (*mappings(item, "spec", "containers"), *mappings(item, "spec", "initContainers")):
-            container.pop("image", None)
+    _reduce_containers(item)
     for condition in mappings(item, "status", "conditions"):
         if condition.get("type") != "PodScheduled":  # says why a pod is Pending
             condition.pop("message", None)

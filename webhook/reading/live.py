@@ -11,7 +11,7 @@ from webhook.placement.objects.facts import LonghornVolume, Replica
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import is_share_manager
 from webhook.placement.objects.pod import mounted_claims
-from webhook.placement.objects.pod_object import NO_SPEC, PodObject
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 
@@ -63,7 +63,7 @@ def _is_kept(pod: PodObject) -> bool:
 
     kubectl evicts no pod without a controller, and Longhorn may delete one that mounts a claim.
     """
-    if not pod.metadata.controller.kind or mounted_claims((pod.spec or NO_SPEC).volumes):
+    if not pod.metadata.controller.kind or mounted_claims(pod.spec.volumes):
         return True
     labels = pod.metadata.labels
     return labels.get(APP_LABEL) == VIRT_LAUNCHER or is_share_manager(labels)

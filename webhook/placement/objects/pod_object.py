@@ -92,12 +92,16 @@ class ClaimSource(Typed, frozen=True):
     claim_name: str = ""
 
 
+class EphemeralVolume(Typed, frozen=True):
+    """A volume whose claim is created with the pod. No field of its template is used."""
+
+
 class PodVolume(Typed, frozen=True):
     """A volume of a pod."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
-    ephemeral: Any = None
+    ephemeral: EphemeralVolume | None = None
 
 
 class Toleration(Typed, frozen=True):
@@ -135,6 +139,11 @@ class PodSpec(Typed, frozen=True):
     host_network: bool = False
     host_users: bool | None = None
 
+    @property
+    def scheduler(self) -> str:
+        """Return the scheduler's name. A pod from a file may have none yet; the API server sets the default."""
+        return self.scheduler_name or "default-scheduler"
+
 
 NO_SPEC = PodSpec()
 
@@ -170,7 +179,7 @@ class PodObject(Typed, frozen=True):
     """A pod."""
 
     metadata: PodMetadata = PodMetadata()
-    spec: PodSpec | None = None
+    spec: PodSpec = NO_SPEC
     status: PodStatus = PodStatus()
     undecoded: bool = False  # some details were too large to decode
 
