@@ -28,7 +28,7 @@ console.log(JSON.stringify([
 
 
 def run(script: str, *names: str) -> Any:
-    """Run a script after those of the page, and return what it prints."""
+    """Run a script after the page's scripts, and return what it prints."""
     script = STUB + "".join((SCRIPTS / name).read_text() for name in names) + script
     deno = [str(Path(sys.prefix) / "bin" / "deno"), "run", "--quiet", "--no-lock", "--ext=js", "-"]
     ran = subprocess.run(deno, input=script, capture_output=True, text=True, check=False, timeout=60)

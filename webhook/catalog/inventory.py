@@ -30,7 +30,7 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER, is_copied
+from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER, copied_annotations, is_copied
 from webhook.placement.objects.pod import Manifest, is_terminating
 from webhook.placement.objects.pod_object import PodSpec, Toleration
 from webhook.placement.opt_in import Applicant
@@ -156,7 +156,7 @@ class Inventory(Struct, frozen=True):
 
     def copy_annotations(self) -> None:
         """Give the running pods the annotations that KubeVirt copies to them from their VMs' templates, in seconds."""
-        for each in machines(facts_of(self.store)):
+        for each in machines(facts_of(self.store)) if copied_annotations(self.kubevirt) else ():
             vm, pod = self.store.virtual_machine(*each.key), each.pod
             if vm and pod and pod.claims:
                 true = self._with_copied(pod.true_annotations, vm.true_annotations)

@@ -18,8 +18,6 @@ from webhook.placement import wording
 from webhook.placement.guard.feasibility import FailedCheck
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import PendingPin, Pod
-from webhook.placement.objects.fields import text
-from webhook.placement.objects.kubevirt import VMI_NAME_ANNOTATION
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
@@ -191,7 +189,7 @@ class Releaser:
 
     def _send_event(self, stuck: StuckPod, pod: Manifest, obstacle: FailedCheck, message: str) -> None:
         decision = Decision(Outcome.PINNED, obstacle.reason, message, Mode.REQUIRED, stuck.pin.node, recorded=True)
-        self._record(Vmi(stuck.pod.namespace, text(pod.annotations, VMI_NAME_ANNOTATION), pod.vmi_uid), decision)
+        self._record(Vmi(stuck.pod.namespace, pod.vmi_name, pod.vmi_uid), decision)
 
     def _report_error(self, verb: str, error: ClusterError) -> None:
         # Log each error once. The text of a 403 names the missing right and the service account.

@@ -11,7 +11,6 @@ from webhook.commands.fleet_source import Fleet
 from webhook.fleet.states import Machine
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import VMI_NAME_ANNOTATION
 from webhook.placement.objects.pod import Manifest
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
@@ -84,7 +83,7 @@ def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
     if not manifest.is_virt_launcher:
         return pod
     inventory, settings = fleet.inventory, fleet.webhook.predicting
-    key = manifest.namespace, text(manifest.annotations, VMI_NAME_ANNOTATION) or manifest.metadata.name
+    key = manifest.namespace, manifest.vmi_name or manifest.metadata.name
     new = Machine(*key, manifest, strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
     return inventory.with_pod(replace(machine, pod=read_pod(manifest.pod)), pod, settings)

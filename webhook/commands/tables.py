@@ -79,7 +79,7 @@ def _shortened(head: str, cell: str, domain: str, sentences: Collection[str]) ->
 def _limits(
     heads: Sequence[str], cells: Iterable[Sequence[str]], columns: int, sentences: Collection[str]
 ) -> list[int]:
-    """Return the widths with which the table fits: those of the sentences share what the other columns leave them."""
+    """Return the widths with which the table fits. The sentences share what the other columns leave them."""
     widths = _widths(heads, cells)
     free = columns - GAPS[1] * (len(heads) - 1) - sum(widths)
     shared = sorted((at for at, head in enumerate(heads) if head in sentences), key=lambda at: widths[at])

@@ -13,6 +13,7 @@ from webhook.fleet.vm_pod_template import (
     MACHINE_TYPE,
     MIGRATION_SELECTORS,
     Rendering,
+    claim_of,
     node_selector,
     rendered_affinity,
     rendered_spec,
@@ -98,7 +99,7 @@ def pod_of_vmi(
 
 def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the next pod of a VM whose template has changes that only a restart applies."""
-    mounted = Manifest.of(pod, text(pod, "metadata", "namespace")).claims
+    mounted = map(claim_of, mappings(pod, "spec", "volumes"))
     state_claims = [name for name in mounted if name.startswith(f"{STATE_CLAIM_LABEL}-")]
     rendered = rendered_pod(vm, state_claims, rendering)
     metadata = mapping(rendered, "metadata")

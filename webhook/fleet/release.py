@@ -83,8 +83,7 @@ def why_not_scheduled(manifest: Manifest, seconds: float | None) -> str:
     evaluated = manifest.spec.node_name or manifest.pod.status.condition("PodScheduled").type
     if evaluated or seconds is None or seconds < UNSCHEDULED_AFTER:
         return ""
-    scheduler = manifest.spec.scheduler_name or "default-scheduler"
-    return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {scheduler}"
+    return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {manifest.spec.scheduler}"
 
 
 def why_kept(

@@ -176,7 +176,7 @@ def _advice_while_waiting(status: Status) -> str:
             return f"{problem}; a restart would pin it there again. {ADVICE[status.reason or Reason.CO_SCHEDULED]}"
         return f"{problem}; {restart_advice(machine.namespace, machine.name, machine.strategy)}."
     if machine.manifest and not machine.manifest.pod.status.condition("PodScheduled").type:
-        scheduler = machine.manifest.spec.scheduler_name or "default-scheduler"
+        scheduler = machine.manifest.spec.scheduler
         return f"Wait: no scheduler has evaluated the pod yet; it names {scheduler}. {ADVICE[Reason.NOT_SCHEDULED]}"
     name = machine.pod.name if machine.pod else ""
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."

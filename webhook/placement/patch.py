@@ -194,7 +194,7 @@ def _size(annotations: JsonObject) -> int:
 
 @lru_cache(maxsize=8)
 def _cached_additions(keys: tuple[str, ...], exist: bool) -> Sequence[Operation]:
-    """Return the operations that add annotations to those of a pod, if these exist. Also replaces null or no others."""
+    """Return the operations that add annotations to a pod. `exist`: the pod has others, which stay."""
     old: JsonObject = {"annotations": {}} if exist else {}
     return patch_between({"metadata": old}, {"metadata": {"annotations": {key: key for key in keys}}})
 
@@ -205,5 +205,4 @@ def _scheduler_name(manifest: Manifest, decision: Decision, settings: Settings) 
         return ""
     if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
         return ""
-    # A pod from a file may have no schedulerName yet; the API server sets default-scheduler.
-    return settings.scheduler_names.get(manifest.spec.scheduler_name or "default-scheduler", "")
+    return settings.scheduler_names.get(manifest.spec.scheduler, "")

@@ -75,7 +75,7 @@ class View(Struct, frozen=True):
 
     now: float  # monotonic seconds
     migrations: tuple[Migration, ...] = ()
-    # those of VMs in flight that exist
+    # of the VMs in flight; a VMI that does not exist is missing
     vmis: Mapping[Key, JsonObject] = field(default_factory=dict)
 
 

@@ -35,10 +35,14 @@ HOSTNAME = "kubernetes.io/hostname"
 COPIED_ANNOTATIONS = "additional-launcher-annotations-sync"
 
 
+def copied_annotations(kubevirt: JsonObject | None) -> str:
+    """Return the flag that names the annotations that KubeVirt copies, empty without it. `kubevirt` is its object."""
+    return text(kubevirt, "spec", "customizeComponents", "flags", "controller", COPIED_ANNOTATIONS)
+
+
 def is_copied(annotation: str, kubevirt: JsonObject | None) -> bool:
     """Return whether KubeVirt copies an annotation of a VM's template to the running pod. `kubevirt` is its object."""
-    flag = text(kubevirt, "spec", "customizeComponents", "flags", "controller", COPIED_ANNOTATIONS)
-    for pattern in flag.lower().split(","):
+    for pattern in copied_annotations(kubevirt).lower().split(","):
         prefix = pattern.removesuffix("*")
         if annotation == pattern or (prefix and prefix != pattern and annotation.startswith(prefix)):
             return True

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from webhook.placement.objects import kubevirt
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.pod_object import NO_SPEC, PodMetadata, PodObject, PodSpec, PodVolume
+from webhook.placement.objects.pod_object import PodMetadata, PodObject, PodSpec, PodVolume
 from webhook.placement.objects.resources import MAX_RESOURCES, PODS, CostlyQuantities, effective_requests
 from webhook.placement.objects.selectors import REQUIRED, required_terms
 from webhook.placement.objects.typed import convert
@@ -44,7 +44,7 @@ class Manifest:
         self.namespace = namespace
         self.user = user
         self.metadata: PodMetadata = pod.metadata
-        self.spec: PodSpec = pod.spec or NO_SPEC
+        self.spec: PodSpec = pod.spec
         self.labels = self.metadata.labels
         self.annotations: JsonObject = self.metadata.annotations or {}
         self.affinity: JsonObject = self.spec.affinity or {}
@@ -66,6 +66,11 @@ class Manifest:
     def of(cls, pod: JsonObject, namespace: str) -> Self:
         """Return the manifest of a pod from a file, or of a predicted pod. Raises Malformed."""
         return cls(convert(pod, PodObject), namespace)
+
+    @property
+    def vmi_name(self) -> str:
+        """Return the name of the VMI that the pod runs, empty without one. It is also the name of the VM."""
+        return text(self.annotations, kubevirt.VMI_NAME_ANNOTATION)
 
     @property
     def controlling_vmi(self) -> tuple[str, str]:
@@ -124,7 +129,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         claims=manifest.claims,
         true_annotations=manifest.true_annotations,
         owner=owner,
-        vm=_valid_name(text(manifest.annotations, kubevirt.VMI_NAME_ANNOTATION)) if manifest.is_of_vm else "",
+        vm=_valid_name(manifest.vmi_name) if manifest.is_of_vm else "",
         deciding_claim=_valid_name(manifest.deciding_claim) if manifest.is_of_vm else "",
         false_annotations=manifest.false_annotations,
         oversized=oversized or unknown,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
-from webhook.placement.objects.pod_object import NO_RESOURCES, NO_SPEC, Container, PodObject, Resources
+from webhook.placement.objects.pod_object import NO_RESOURCES, Container, PodObject, Resources
 from webhook.placement.objects.resources import amounts, effective_requests, format_quantity
 
 _LIMITS = "limits."
@@ -44,7 +44,7 @@ def _excess(requests: Mapping[str, int], limits: Mapping[str, int], quota: JsonO
 
 
 def _with_limits_as_requests(pod: PodObject) -> PodObject:
-    spec = pod.spec or NO_SPEC
+    spec = pod.spec
     containers = tuple(map(_with_limits, spec.containers))
     init_containers = tuple(map(_with_limits, spec.init_containers))
     changed = replace(spec, resources=NO_RESOURCES, containers=containers, init_containers=init_containers)

@@ -13,7 +13,6 @@ from typing import Any
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.pod_object import (
     NO_RESOURCES,
-    NO_SPEC,
     Container,
     ContainerStatus,
     PodObject,
@@ -169,7 +168,7 @@ def effective_requests(pod: PodObject) -> dict[str, int]:
     Init containers run in sequence, each along with the sidecars started before it, so the largest sum counts.
     Raises Malformed for a quantity that can't be parsed.
     """
-    spec, status = pod.spec or NO_SPEC, pod.status
+    spec, status = pod.spec, pod.status
     containers, init_containers = spec.containers, spec.init_containers
     of_containers = status.container_statuses + status.init_container_statuses
     if len(containers) + len(init_containers) > MAX_CONTAINERS or len(of_containers) > MAX_CONTAINERS:

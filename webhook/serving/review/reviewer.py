@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from webhook.cluster.backend import Backend
 from webhook.cluster.events import Vmi
 from webhook.placement.injector import Injection, failed, inject
-from webhook.placement.objects.fields import text
-from webhook.placement.objects.kubevirt import VMI_NAME_ANNOTATION
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
@@ -109,7 +107,7 @@ class Reviewer(Struct, frozen=True):
         """Count and log the decision, and queue its Event. A line has names, never a pod's spec, and at most 1 KB."""
         decision, manifest = injection.decision, review.manifest
         self.metrics.count_decision(decision, review.subject, seconds, dry_run=review.dry_run)
-        vmi = Vmi(manifest.namespace, text(manifest.annotations, VMI_NAME_ANNOTATION), manifest.vmi_uid)
+        vmi = Vmi(manifest.namespace, manifest.vmi_name, manifest.vmi_uid)
         if decision.recorded and not review.dry_run:
             self.backend.record(vmi, decision)
         fields: dict[str, Any] = {
