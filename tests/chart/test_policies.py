@@ -137,7 +137,6 @@ def test_the_account_may_delete_only_an_unbound_virt_launcher_pod_that_carries_a
 
 Change = Callable[[Object], Any]
 METADATA = "The webhook may not change the metadata of its configuration."
-MANAGERS = "The webhook may not change who manages the other fields of its "
 WEBHOOKS = "The webhook may not add, remove, rename or reorder the webhooks of its configuration."
 FIELDS = "The webhook may change only clientConfig.caBundle in its configuration."
 CLIENT = "The webhook may change only caBundle in clientConfig"
@@ -173,25 +172,6 @@ def claim(**fields: Any) -> Change:
     return change
 
 
-def own_more(subject: Object) -> None:
-    """Let the entries of other clients own more fields."""
-    for entry in subject["metadata"]["managedFields"]:
-        entry["fieldsV1"].setdefault("f:metadata", {}).setdefault("f:labels", {})["f:helm.sh/chart-2"] = {}
-
-
-def own_as_a_subresource(subject: Object) -> None:
-    for entry in subject["metadata"]["managedFields"]:
-        entry["subresource"] = "status"
-
-
-def own_rules(configuration: Object) -> None:
-    """Let the entry of the account's own writes own another field of a webhook."""
-    for entry in configuration["metadata"]["managedFields"]:
-        if entry["operation"] == "Update":
-            for webhook in entry["fieldsV1"].get("f:webhooks", {}).values():
-                webhook["f:rules"] = {}
-
-
 def add_a_webhook(configuration: Object) -> None:
     configuration["webhooks"].append(configuration["webhooks"][0] | {"name": "added.kubevirt-scheduler.io"})
 
@@ -209,13 +189,6 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "labels": (metadata("labels", {}), METADATA),
     "annotations": (metadata("annotations", {"cert-manager.io/inject-ca-from": "default/thief"}), METADATA),
     "owner references": (metadata("ownerReferences", [OWNER]), METADATA),
-    "manager of a webhook": (
-        claim(**{"f:webhooks": {'k:{"name":"vms.kubevirt-scheduler.io"}': {"f:rules": {}}}}),
-        MANAGERS,
-    ),
-    "more fields of a manager": (own_more, MANAGERS),
-    "more fields of the account": (own_rules, MANAGERS),
-    "a manager of a subresource": (own_as_a_subresource, MANAGERS),
     "no managers": (metadata("managedFields", [{}]), METADATA),
 }
 
@@ -246,19 +219,15 @@ def test_the_account_may_not_change_anything_else(
     plane.request("PUT", path, configuration)  # the policy doesn't concern other accounts
 
 
-def test_the_account_may_repair_a_ca_bundle_that_another_client_has_overwritten(
-    plane: ControlPlane, thief: Thief
-) -> None:
-    # One entry of `managedFields` owns both fields, and the account takes over one of them.
-    configuration = with_other_ca_bundle(thief, plane.ca.read_bytes() * 3)
-    configuration["metadata"]["labels"]["edited"] = "true"
-    configuration["webhooks"][0]["timeoutSeconds"] = 4
-    plane.request("PUT", f"{thief.release.configuration}?fieldManager=editor", configuration)
-    thief.request("PUT", thief.release.configuration, with_other_ca_bundle(thief, plane.ca.read_bytes()))
-    managers = plane.request("GET", thief.release.configuration)["metadata"]["managedFields"]
-    (editor,) = (each for each in managers if each["manager"] == "editor")
-    assert editor["fieldsV1"]["f:metadata"] == {"f:labels": {"f:edited": {}}}
-    assert "caBundle" not in str(editor)
+def test_made_up_managers_stop_an_upgrade_that_does_not_force(thief: Thief) -> None:
+    configuration = thief.request("GET", thief.release.configuration)
+    claim(**{"f:webhooks": {'k:{"name":"vms.kubevirt-scheduler.io"}': {"f:timeoutSeconds": {}}}})(configuration)
+    thief.request("PUT", thief.release.configuration, configuration)
+    upgrade = "--reuse-values", "--set=webhook.timeoutSeconds=4"
+    with pytest.raises(RuntimeError, match='conflict with "thief"'):
+        thief.release.upgrade(*upgrade)
+    thief.release.upgrade(*upgrade, "--force-conflicts")
+    assert {each["timeoutSeconds"] for each in thief.release.webhooks()} == {4}
 
 
 # --- Secret and Lease ---
@@ -272,8 +241,6 @@ OBJECT_CHANGES: dict[str, tuple[Change, str]] = {
         metadata("annotations", {"helm.sh/resource-policy": "keep"}),
         "The webhook may not change the annotations of its Secret and Lease.",
     ),
-    "manager of annotations": (claim(**{"f:metadata": {"f:annotations": {"f:a": {}}}}), MANAGERS),
-    "more fields of a manager": (own_more, MANAGERS),
     "no managers": (metadata("managedFields", [{}]), OBJECT_METADATA),
 }
 
@@ -312,32 +279,6 @@ def test_the_account_may_not_change_the_metadata_of_its_secret_and_lease(
         change(found)
         assert denial(thief.objects_policy, message) in thief.refusal("PUT", f"{path}?dryRun=All", found)
         plane.request("PUT", f"{path}?dryRun=All", found)
-
-
-def test_the_account_may_write_beside_more_managers_than_the_api_server_keeps(
-    plane: ControlPlane, thief: Thief
-) -> None:
-    """With ten entries of updates, a write by an eleventh client makes the API server join the oldest entries."""
-    release = thief.release
-    paths = release.secret, release.lease, release.configuration
-    for turn in range(2):
-        for path in paths:
-            for number in range(11):
-                change = {"metadata": {"labels": {f"edited-by-{number}": str(turn)}}}
-                plane.request("PATCH", f"{path}?fieldManager=editor-{number}", change)
-        for value in 6, 7:
-            # As another client, so that the account has no entry yet.
-            client = f"?fieldManager=replica-{turn}"
-            thief.request("PUT", release.secret + client, secret_with(thief, bytes([value])))
-            lease = thief.request("GET", release.lease)
-            thief.request("PUT", release.lease + client, lease | {"spec": {"holderIdentity": f"{turn}-{value}"}})
-            configuration = with_other_ca_bundle(thief, plane.ca.read_bytes() * value)
-            thief.request("PUT", release.configuration + client, configuration)
-    for path in paths:
-        found = plane.request("GET", path)
-        (joined,) = (each for each in found["metadata"]["managedFields"] if each["manager"] == "ancient-changes")
-        joined["fieldsV1"]["f:metadata"]["f:labels"]["f:helm.sh/chart"] = {}
-        assert MANAGERS in thief.refusal("PUT", f"{path}?dryRun=All", found)
 
 
 # --- Events ---
