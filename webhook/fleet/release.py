@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import MODE_ANNOTATION, pinned_by_webhook
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, GUARD_REASONS, FailedCheck, first_failed_check
+from webhook.placement.guard.pins import pinned_by_webhook
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Reason

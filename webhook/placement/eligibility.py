@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, pinned_node, recorded_reason
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, text
+from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION
 from webhook.placement.objects.longhorn import LONGHORN_ACCOUNT, VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.opt_in import is_handled
-from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason
+from webhook.placement.reasons import Mode, OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings, service_account
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
@@ -42,26 +42,6 @@ def is_injected(manifest: Manifest, settings: Settings) -> bool:
     pinned = recorded_reason(annotations) is Reason.CO_SCHEDULED or DECISION not in annotations
     is_preferred = mode_of(annotations, settings)[0] is Mode.PREFERRED
     return not pinned or is_preferred or bool(pinned_node(annotations, manifest.node_terms))
-
-
-def pinned_by_webhook(manifest: Manifest) -> str:
-    """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
-    if recorded_reason(manifest.annotations) is not Reason.CO_SCHEDULED:
-        return ""
-    return pinned_node(manifest.annotations, manifest.node_terms)
-
-
-def preferred_by_webhook(manifest: Manifest) -> str:
-    """Return the node that an earlier call of the webhook preferred for the pod and that may fit it, or ""."""
-    if recorded_reason(manifest.annotations) not in MAY_FIT_REASONS or is_gated(manifest):
-        return ""
-    node = text(manifest.annotations, CO_SCHEDULED_NODE)
-    return node if is_dns_subdomain(node) and has_preferred_term(manifest.affinity, node) else ""
-
-
-def is_gated(manifest: Manifest) -> bool:
-    """Return whether the scheduler ignores the pod until its scheduling gates are removed."""
-    return bool(manifest.spec.scheduling_gates)
 
 
 def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | None]:

@@ -9,6 +9,7 @@ from webhook.placement.guard import feasibility
 from webhook.placement.guard.candidate import Candidate, releases_pins
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import FailedCheck
+from webhook.placement.guard.pins import is_gated, pinned_by_webhook
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME
 from webhook.placement.objects.longhorn import VOLUME_LABEL
@@ -128,7 +129,7 @@ def _check_pin_again(manifest: Manifest, mode: Mode, catalog: Catalog, settings:
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
     """
-    node = eligibility.pinned_by_webhook(manifest)
+    node = pinned_by_webhook(manifest)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     candidate = Candidate(manifest, node, catalog, releases=releases_pins(settings))
@@ -238,7 +239,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if decision.outcome is Outcome.PINNED:
         return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not may_fit or eligibility.is_gated(candidate.manifest) or not candidate.fits():
+    if not may_fit or is_gated(candidate.manifest) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 

@@ -1,4 +1,4 @@
-"""Which unbound pods count on the node that the webhook pinned them to, or that it prefers for them.
+"""The pin of a pod, and which unbound pods count on the node that the webhook pinned them to, or prefers for them.
 
 Anybody who may create a pod can copy the webhook's annotation and its term. A pod that never runs on the node must not
 keep another tenant's VM from its storage. So these rules ask for what only KubeVirt and the scheduler can give.
@@ -6,15 +6,36 @@ keep another tenant's VM from its storage. So these rules ask for what only Kube
 
 from collections.abc import Callable, Iterable
 
-from webhook.placement.eligibility import is_gated, pinned_by_webhook, preferred_by_webhook
+from webhook.placement.affinity import CO_SCHEDULED_NODE, has_preferred_term, pinned_node, recorded_reason
 from webhook.placement.objects.facts import Node, PendingPin, Pod
-from webhook.placement.objects.fields import is_dns_subdomain
+from webhook.placement.objects.fields import is_dns_subdomain, text
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import PODS
+from webhook.placement.reasons import MAY_FIT_REASONS, Reason
 
 # Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
 MAX_AGE = 300.0
 MAX_PODS = 8  # of one VMI: KubeVirt creates one or two unbound pods, and users may create thousands
+
+
+def pinned_by_webhook(manifest: Manifest) -> str:
+    """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
+    if recorded_reason(manifest.annotations) is not Reason.CO_SCHEDULED:
+        return ""
+    return pinned_node(manifest.annotations, manifest.node_terms)
+
+
+def preferred_by_webhook(manifest: Manifest) -> str:
+    """Return the node that an earlier call of the webhook preferred for the pod and that may fit it, or ""."""
+    if recorded_reason(manifest.annotations) not in MAY_FIT_REASONS or is_gated(manifest):
+        return ""
+    node = text(manifest.annotations, CO_SCHEDULED_NODE)
+    return node if is_dns_subdomain(node) and has_preferred_term(manifest.affinity, node) else ""
+
+
+def is_gated(manifest: Manifest) -> bool:
+    """Return whether the scheduler ignores the pod until its scheduling gates are removed."""
+    return bool(manifest.spec.scheduling_gates)
 
 
 def read_pin(manifest: Manifest) -> PendingPin | None:
