@@ -115,3 +115,11 @@ def test_an_empty_variable_uses_the_default_and_variables_with_other_prefixes_ar
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a..b", ".a", "a.", "n" * 254, "a\n", "ä", "a b"])
 def test_a_name_that_the_api_server_refuses_is_not_a_subdomain(name: str) -> None:
     assert not is_dns_subdomain(name)
+
+
+def test_a_webhook_that_observes_neither_releases_a_pin_nor_moves_a_cold_start() -> None:
+    chosen = {f"{PREFIX}RELEASE": "true", f"{PREFIX}REPLICA_LOCALITY": "always"}
+    read, replaced = read_settings(chosen | {f"{PREFIX}ACTION": "observe"}), replace(DEFAULTS, action=Action.OBSERVE)
+    for settings in read, replaced:
+        assert (settings.release, settings.replica_locality) == (False, ReplicaLocality.NEVER)
+    assert read_settings(chosen).release

@@ -22,7 +22,7 @@ from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import MAX_NAME
 from webhook.placement.reasons import Outcome
 from webhook.placement.review import Review
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Settings
 
 STALE_SECONDS = STALE_MINUTES * 60.0
 # If one of these kinds is stale, the pod may be pinned to the node of an earlier share-manager, or to a full node.
@@ -88,8 +88,7 @@ class Live:
             if review.dry_run:
                 reservations.restore(withdrawn)
             else:
-                observes = self._settings.action is Action.OBSERVE
-                changes_pod = decision.outcome is not Outcome.UNCHANGED and not observes
+                changes_pod = decision.outcome is not Outcome.UNCHANGED and injection.applied
                 reservations.settle(vm, withdrawn, decision, changes_pod=changes_pod, known=known)
         # The pod of an unknown VMI reserves nothing.
         unseen = decision.reservation is not None and not known and not review.dry_run

@@ -16,7 +16,7 @@ from webhook.placement.guard.pins import pinned_by_webhook
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.reasons import Mode, Reason
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Settings
 from webhook.placement.votes import choose
 
 # Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
@@ -100,7 +100,7 @@ def why_kept(
     that the VM, or the replica set, lost within the last hour, and `seen` is when this replica saw the pod first.
     """
     releases = len(losses)
-    if not settings.release or settings.action is Action.OBSERVE:
+    if not settings.release:
         return "the release of pins is disabled"
     if not settings.node_guard:  # only the guard knows that the VM was released
         return "the node guard is disabled, so the webhook would pin the VM's next pod again"

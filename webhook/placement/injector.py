@@ -42,6 +42,7 @@ class Injection(Struct, frozen=True):
     patch: list[Operation] | None = None  # None if nothing changes
     warnings: tuple[str, ...] = ()  # for the pod's creator
     error: Exception | None = None  # the exception behind an `InternalError`; the caller logs it
+    applied: bool = True  # False in observe mode: the patch is None, and nothing may be reserved or recorded
     unseen: bool = False  # a watch will show an object that the decision lacked, and that is some milliseconds old
 
 
@@ -52,8 +53,10 @@ def inject(review: Review, catalog: Catalog | None, settings: Settings, trace: T
     """
     try:
         decision = decide(review, catalog, settings, trace)
-        operations = patch_for(decision, review.manifest, settings) if settings.action is not Action.OBSERVE else []
-        return Injection(decision, operations or None, _warnings(decision, review, settings))
+        warnings = _warnings(decision, review)
+        if settings.action is Action.OBSERVE:
+            return Injection(decision, warnings=warnings, applied=False)
+        return Injection(decision, patch_for(decision, review.manifest, settings) or None, warnings)
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return failed(error, settings)
 
@@ -292,10 +295,9 @@ def place_share_manager(
     return replace(placed, recorded=True, passed_over=passed_over, opted_in_by=by)
 
 
-def _warnings(decision: Decision, review: Review, settings: Settings) -> tuple[str, ...]:
+def _warnings(decision: Decision, review: Review) -> tuple[str, ...]:
     # In observe mode, the webhook also decides on VMs that are not opted in. Don't warn their users.
-    unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
-    if not decision.recorded or unasked:
+    if not decision.recorded or decision.opted_in_by is OptedInBy.NOTHING:
         return ()
     named = review.manifest.deciding_claim
     return wording.warnings(decision, review.unknown_mode, "" if named in review.manifest.claims else named)

@@ -14,7 +14,7 @@ from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.selectors import selects
 from webhook.placement.reasons import ClaimFinding, LocalNodes
-from webhook.placement.settings import Action, ReplicaLocality, Settings
+from webhook.placement.settings import ReplicaLocality, Settings
 
 MAX_NODES = 8  # whose guard is evaluated; a volume has three replicas by default
 BEST_EFFORT = "best-effort"  # a volume's dataLocality
@@ -24,7 +24,7 @@ def local_nodes(
     findings: Iterable[ClaimFinding], manifest: Manifest, catalog: Catalog, settings: Settings
 ) -> LocalNodes:
     """Return the nodes that the pod of a cold start prefers, sorted by name."""
-    if not settings.steering or settings.action is Action.OBSERVE:
+    if not settings.steering:
         return LocalNodes()
     nodes_of = {
         finding.claim: _nodes(finding, catalog, settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import fields
+from msgspec.structs import fields, force_setattr
 
 from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain, is_label_key
 from webhook.placement.objects.selectors import Selector, label_selector
@@ -156,6 +156,12 @@ class Settings(Struct, frozen=True):
     release_after: int = 30  # seconds until then
     scheduler_names: Mapping[str, str] = field(default_factory=dict)  # the new name of each scheduler to replace
     log_level: LogLevel = LogLevel.INFO
+
+    def __post_init__(self) -> None:
+        """Turn off what has no effect without patches: a webhook that observes has no pins, and moves no cold start."""
+        if self.action is Action.OBSERVE:
+            force_setattr(self, "release", False)
+            force_setattr(self, "replica_locality", ReplicaLocality.NEVER)
 
 
 # Of the settings that are not one of a few words.

@@ -13,7 +13,6 @@ from webhook.commands.doctor.inspection import Inspection, Result, failure, list
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.settings import Action
 from webhook.reading.api import REQUEST_TIMEOUT, Denied, answered, read_list, read_object
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
@@ -179,7 +178,7 @@ def _needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict
         for verb in ("list", "watch"):
             yield {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": kind.namespace}
     yield {"verb": "create", "resource": "events"}
-    if settings.release and settings.action is not Action.OBSERVE:
+    if settings.release:
         yield {"verb": "delete", "resource": "pods"}
     configuration = f"/{inspection.configuration}" if "--webhook-configuration" in found.arguments else ""
     for own, group, resource in (

@@ -10,7 +10,7 @@ from webhook.placement.objects.pod import Manifest, pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
 from webhook.placement.resolve import bound_volume
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Settings
 
 
 class ResourceFit(Struct, frozen=True):
@@ -100,4 +100,4 @@ class Candidate:
 
 def releases_pins(settings: Settings) -> bool:
     """Return whether the webhook deletes Pending pods whose pin can't hold."""
-    return settings.release and settings.node_guard and settings.action is Action.INJECT
+    return settings.release and settings.node_guard

@@ -15,7 +15,7 @@ from webhook.cluster.events import Vmi
 from webhook.placement.injector import Injection, failed, inject
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.review import Review
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Settings
 from webhook.placement.wording import observed, unchanged
 from webhook.serving.review import admission_review
 from webhook.serving.review.retry_budget import MARGIN, RetryBudget, Wait
@@ -66,7 +66,7 @@ class Reviewer(Struct, frozen=True):
             return self._respond(review, Injection(decision), started)
         injection = self.backend.decide(review) if self.backend.synced() else inject(review, None, self.settings)
         # In observe mode, no VM waits for the webhook.
-        waits = self._waits(injection) if self.settings.action is Action.INJECT else ()
+        waits = self._waits(injection) if injection.applied else ()
         for wait in waits:
             age = admission_review.call_age(review, self.wall_clock())
             if self.retries.may_retry(review.uid, wait, timeout, started, age):
@@ -88,8 +88,8 @@ class Reviewer(Struct, frozen=True):
 
     def _respond(self, review: Review, injection: Injection, started: float) -> Response:
         decision = injection.decision
-        observes = self.settings.action is Action.OBSERVE and decision.recorded
-        if review.dry_run and (observes or decision.reason is Reason.NOT_FROM_KUBEVIRT):
+        is_observed = decision.recorded and not injection.applied
+        if review.dry_run and (is_observed or decision.reason is Reason.NOT_FROM_KUBEVIRT):
             # Nothing else shows the client that the webhook was called.
             injection = replace(injection, warnings=(observed(decision), *injection.warnings))
         claims = admission_review.claims_line(decision)
