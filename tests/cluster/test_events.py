@@ -161,7 +161,7 @@ def test_a_cordoned_node_gives_a_warning_with_advice():
     assert (event["type"], event["reason"]) == ("Warning", "NodeCordoned")
     sentence, advice = event["message"].split(", so it is preferred instead of required. ")
     assert sentence.startswith("node-a serves claim disk1 but ")
-    assert advice == wording.ADVICE[Reason.NODE_CORDONED]
+    assert advice == wording.ADVICE[Reason.NODE_CORDONED].text
 
 
 def test_a_cold_start_gives_a_normal_event_without_advice_unless_another_claim_has_a_problem():

@@ -34,12 +34,14 @@ from tests.support.builders import (
 from tests.support.command_line import run_cli, write_manifests
 from tests.support.fleet import without_settings
 from webhook.commands.explain.explanation import FOLLOWED, explain_review
+from webhook.placement import wording
 from webhook.placement.objects.selectors import Requirement
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
-from webhook.placement.wording import ADVICE, SENTENCES
+from webhook.placement.wording import SENTENCES
 from webhook.reading.kubernetes_yaml import documents
 
+ADVICE = {reason: each.text for reason, each in wording.ADVICE.items()}
 CASES = sorted(paths.CASES.iterdir())
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 

@@ -19,7 +19,7 @@ from tests.support.migrations import migratable
 from webhook.fleet.relocation.plan import make_plan
 from webhook.fleet.relocation.rules import Move, Surroundings, plan_move, restart_helps
 from webhook.fleet.states import Future, State, Status, assess
-from webhook.fleet.wording import advice, commands, if_started, next_step
+from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.settings import read_settings
 
 NODES = [node("node-a"), node("node-b")]
@@ -43,7 +43,7 @@ AVOIDS: Object = {
 
 
 def said(found: Status, *manifests: Object) -> str:
-    return advice(found, plan_move(found, Surroundings(settings()), inventory(*manifests).store))
+    return advise(found, plan_move(found, Surroundings(settings()), inventory(*manifests).store)).text
 
 
 def test_a_running_vm_whose_share_manager_the_scheduler_refuses_has_no_disk() -> None:
@@ -73,7 +73,7 @@ def test_a_vm_is_not_sent_back_to_a_node_that_refused_it_twice() -> None:
     assert found.start
     assert (found.start.helps, if_started(found.start)) == (False, "may fail on node-a, as before")
     assert commands(found, move) == ()
-    assert advice(found, move) == (
+    assert advise(found, move).text == (
         "A restart may end on node-a again, which failed to start the VM twice in a row before. "
         "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again."
     )
@@ -130,13 +130,14 @@ def test_a_namespace_that_is_excluded_is_named_with_its_setting(selector: str, s
     excluded = assess(machine, found.store, chosen)
     assert (excluded.excluded_by, excluded.opted_out) == (setting, True)
     move = plan_move(excluded, Surroundings(chosen), found.store)
-    assert advice(excluded, move) == f"{setting} excludes the VM's namespace, so it stays where it is."
+    assert advise(excluded, move).text == f"{setting} excludes the VM's namespace, so it stays where it is."
     mounting = vm()
     disk = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
     mounting["spec"]["template"]["spec"] = {"volumes": [disk]}
     stopped = inventory(*NODES, *storage(), built, mounting)
     (machine,) = stopped.machines(chosen)
-    assert f"No action needed. {setting} excludes the VM's namespace." == advice(
-        assess(machine, stopped.store, chosen), move
+    assert (
+        f"No action needed. {setting} excludes the VM's namespace."
+        == advise(assess(machine, stopped.store, chosen), move).text
     )
     assert OPT_IN in vm()["spec"]["template"]["metadata"]["annotations"]

@@ -33,7 +33,7 @@ from webhook.fleet.next_pod import (
 )
 from webhook.fleet.relocation.rules import Hindrance, Refusal
 from webhook.fleet.vm_pod_template import TSC_FREQUENCY, Rendering
-from webhook.fleet.wording import advice
+from webhook.fleet.wording import advise
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.reasons import Outcome
 from webhook.placement.settings import Settings
@@ -552,7 +552,7 @@ def test_a_missing_instance_type_makes_the_next_start_unknown(matcher: Object, m
     found = status(*storage(), node(), matching(matcher, volumes=[{"persistentVolumeClaim": {"claimName": "disk1"}}]))
     assert found.start is None
     assert (
-        advice(found, Refusal(Hindrance.NOT_APART, ""))
+        advise(found, Refusal(Hindrance.NOT_APART, "")).text
         == f"The next start is unknown: {missing} is missing, or you may not read it."
     )
 

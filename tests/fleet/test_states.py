@@ -29,7 +29,7 @@ from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, 
 from webhook.catalog.inventory import facts_of, machines
 from webhook.fleet.states import Machine, State, assess, assess_pod
 from webhook.fleet.volumes import MAX_USERS
-from webhook.fleet.wording import advice, if_started
+from webhook.fleet.wording import advise, if_started
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, OptIn, Settings
 
@@ -287,7 +287,7 @@ def test_a_restart_helps_only_where_the_share_manager_can_follow(
     assert (found.start.helps, if_started(found.start)) == (not where, "anywhere" if where else "follows (cold start)")
     assert f"the next share-manager of claim disk1 cannot run on {where}" in found.start.apart or not where
     if found.state is State.APART:
-        assert advice(*apart(*COLD, running, *nodes, vm(), vm_pod(node="node-b", **own))).startswith(
+        assert advise(*apart(*COLD, running, *nodes, vm(), vm_pod(node="node-b", **own))).text.startswith(
             f"The next share-manager of claim disk1 cannot run on {where}: " if where else "Restart the VM"
         )
 
@@ -295,13 +295,15 @@ def test_a_restart_helps_only_where_the_share_manager_can_follow(
 def test_a_vm_that_its_share_manager_cannot_follow_reads_so_before_its_start() -> None:
     able = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "disk": "hdd"}
     found = apart(*COLD, SSD_CLASS, node("node-a", labels=able), vm(**DISK))
-    assert advice(*found).startswith("The next share-manager of claim disk1 cannot run on any node that can run the VM")
+    assert advise(*found).text.startswith(
+        "The next share-manager of claim disk1 cannot run on any node that can run the VM"
+    )
 
 
 def test_the_selector_of_a_storage_class_replaces_the_same_key_of_longhorns_setting() -> None:
     able = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "disk": "ssd"}
     found = apart(*COLD, SSD_CLASS, SSD_SETTING | {"value": "disk:hdd"}, node("node-a", labels=able), vm(**DISK))
-    assert advice(*found).startswith("No action needed. The VM prefers nodes that match disk in (ssd)")
+    assert advise(*found).text.startswith("No action needed. The VM prefers nodes that match disk in (ssd)")
 
 
 def test_a_vm_of_a_pool_is_not_concerned_with_the_claim_that_the_pool_shares() -> None:

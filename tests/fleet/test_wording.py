@@ -22,9 +22,10 @@ from tests.support.migrations import migratable
 from webhook.catalog.inventory import facts_of, machines
 from webhook.fleet.relocation.rules import Surroundings, plan_move
 from webhook.fleet.states import State, assess
-from webhook.fleet.wording import advice, commands, next_step
+from webhook.fleet.wording import advise, commands, next_step
+from webhook.placement import wording
 from webhook.placement.settings import Action, Settings
-from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
+from webhook.placement.wording import restart_advice
 
 SERVED = [*storage(), node("node-a"), node("node-b")]
 CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
@@ -37,6 +38,8 @@ BY_HELM = "Helm (annotation meta.helm.sh/release-name) manages it"
 AT_ITS_SOURCE = f"Annotate the VM's spec.template with {ANNOTATE} at its source, because {BY_HELM}"
 ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the mode preferred."
 CHANGES = ", which changes its run strategy from Once to Always"
+ADVICE = {reason: each.text for reason, each in wording.ADVICE.items()}
+NO_ACTION = wording.NO_ACTION.text
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
 REBOOTS = FIXED | {"spec": FIXED.get("spec", {}) | {"domain": {"rebootPolicy": "Terminate"}}}
@@ -156,7 +159,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
 
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
 def test_a_vm_comes_with_advice(row: tuple[str, list[Object], str]) -> None:
-    assert advice(*apart(*row[1])) == row[2]
+    assert advise(*apart(*row[1])).text == row[2]
 
 
 # The commands, and the next step; the advice if it is no text.
@@ -184,7 +187,8 @@ def test_a_vm_that_is_apart_comes_with_commands_and_a_short_step(name: str) -> N
     ((objects, words),) = (row[1:] for row in SCRIPTED if row[0] == name)
     found, move = apart(*objects)
     expected, step = STEPS[name]
-    assert (commands(found, move), next_step(found, move)) == (expected, words if step is None else step)
+    assert tuple(each.line for each in commands(found, move)) == expected
+    assert next_step(found, move) == (words if step is None else step)
     hostile = replace(found, machine=replace(found.machine, name="vm1; reboot"))
     assert commands(hostile, move) == ()
     assert bool(next_step(hostile, move)) is (step != "")
@@ -195,26 +199,26 @@ def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], st
     found = inventory(*row[1])
     (machine,) = (each for each in machines(facts_of(found.store)) if each.name == "vm1")
     status = assess(machine, found.store, Settings())
-    words = advice(status, plan_move(status, Surroundings(Settings()), found.store))
+    words = advise(status, plan_move(status, Surroundings(Settings()), found.store)).text
     assert words.endswith(".")
     assert status.state is not State.APART or NO_ACTION not in words
 
 
 def test_the_advice_names_the_annotation_that_the_settings_name() -> None:
     renamed, of_helm = {"opt_in_annotations": ("example.org/beside",)}, annotated(vm(opt_in=False), HELM)
-    words = advice(*apart(*SERVED, of_helm, vm_pod(node="node-b", opt_in=None), OTHER, **renamed))
+    words = advise(*apart(*SERVED, of_helm, vm_pod(node="node-b", opt_in=None), OTHER, **renamed)).text
     assert 'with example.org/beside: "true" at its source' in words
 
 
 def test_without_the_node_guard_no_restart_is_advised_that_pins_the_vm_to_the_same_node() -> None:
-    words = advice(*apart(*CORDONED, vm(), pinned_vm_pod(), OTHER, node_guard=False))
+    words = advise(*apart(*CORDONED, vm(), pinned_vm_pod(), OTHER, node_guard=False)).text
     assert words == (
         f"Pinned to node-a, but node-a is cordoned; a restart would pin it there again. {ADVICE['NodeCordoned']}"
     )
 
 
 def test_without_steering_the_advice_says_that_a_restart_may_not_help() -> None:
-    words = advice(*apart(*SERVED, vm(), vm_pod(node="node-b"), steering=False))
+    words = advise(*apart(*SERVED, vm(), vm_pod(node="node-b"), steering=False)).text
     assert words == "After a restart, the share-manager may run on any node, because steering is off."
 
 
@@ -222,5 +226,5 @@ def test_while_the_webhook_is_not_active_no_restart_is_advised() -> None:
     inactive = "estart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor."
     for objects in ([vm(), vm_pod(node="node-b"), OTHER], [vm(**DISK), OTHER]):
         status, move = apart(*SERVED, *objects, action=Action.OBSERVE)
-        assert advice(status, move) == f"A r{inactive}"
+        assert advise(status, move).text == f"A r{inactive}"
         assert commands(status, move) == ()

@@ -35,9 +35,11 @@ def test_every_reason_is_one_camel_case_word() -> None:
 
 def test_every_reason_comes_with_advice() -> None:
     assert set(wording.ADVICE) == set(Reason)
+    for reason, each in wording.ADVICE.items():
+        assert each.needed is not each.text.startswith(("No action needed.", "No action needed:")), reason
 
 
-@pytest.mark.parametrize("advice", wording.ADVICE.values())
+@pytest.mark.parametrize("advice", [each.text for each in wording.ADVICE.values()])
 def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
     assert advice.endswith(".")
     assert advice[0].isupper()
@@ -45,7 +47,7 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
 
 
 def test_operators_read_the_names_of_the_charts_values_and_not_of_environment_variables() -> None:
-    words = " ".join([*wording.ADVICE.values(), *wording.SENTENCES.values()])
+    words = " ".join([*map(str, wording.ADVICE.values()), *wording.SENTENCES.values()])
     named = set(re.findall(r"\bsettings[.](\w+)", words))
     assert {"kubevirtAccounts", "longhornNamespace", "steering"} <= named <= set(default_values()["settings"])
     assert "CO_SCHEDULE_" not in words

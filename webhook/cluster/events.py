@@ -86,7 +86,7 @@ def build_event(vmi: Vmi, decision: Decision, instance: str, at: float, times: i
 
 
 def _message(decision: Decision) -> str:
-    advice = "".join(f" {each}" for each in wording.advice(decision) if each != wording.NO_ACTION)
+    advice = "".join(f" {each}" for each in wording.advice(decision) if each is not wording.NO_ACTION)
     raw, limit = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
     return (raw.decode() if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "...") + advice
 

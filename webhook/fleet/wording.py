@@ -1,25 +1,27 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
+from msgspec import Struct
+
 from webhook.fleet.gitops import managed_by
 from webhook.fleet.relocation.rules import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
 from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
 from webhook.placement.objects.fields import is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
-from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
+from webhook.placement.wording import ADVICE, NO_ACTION, Advice, no_action, restart_advice
 from webhook.placement.wording import advice as decision_advice
 
 _NOT_CONCERNED = {reason: ADVICE[reason] for reason in (*NEVER_SERVED_REASONS, Reason.SHARED_CLAIM_ONLY)} | {
-    Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim."
+    Reason.NO_CLAIMS: no_action("The VM mounts no claim.")
 }
 # The VM runs, so for any other reason, Longhorn should be serving its claim.
 _UNSERVED = (Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_BOUND, Reason.SHARE_MANAGER_STARTING)
 NAMED = 3  # of the other users
-_VERBS = {"opt-in": "opt in", "delete": "recreate the VMI"}
+_RESTART = "restart"
 _ONCE = """'{"spec":{"runStrategy":"Once"}}'"""
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
 )
-_CHECK_LONGHORN = (
+_CHECK_LONGHORN = Advice(
     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
 )
 
@@ -47,27 +49,32 @@ def if_started(start: Start) -> str:
 def next_step(status: Status, move: Move | Refusal) -> str:
     """Return what the operator can do: the verbs of the commands, or the advice. Empty if nothing."""
     if found := commands(status, move):
-        verbs = (each.split()[1] for each in found)
-        words = ", then ".join(_VERBS.get(verb, verb) for verb in verbs)
-        return (
-            f"{words}, or reboot the guest" if found[-1].startswith("virtctl restart") and _reboots(status) else words
-        )
-    words = advice(status, move)
-    return "" if words.startswith(NO_ACTION.rstrip(".")) else words
+        words = ", then ".join(each.verb for each in found)
+        return f"{words}, or reboot the guest" if found[-1].verb == _RESTART and _reboots(status) else words
+    found_advice = advise(status, move)
+    return found_advice.text if found_advice.needed else ""
 
 
-def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
+class Command(Struct, frozen=True):
+    """A command for the operator's shell."""
+
+    line: str
+    verb: str  # what it does, in a word or two
+
+
+def commands(status: Status, move: Move | Refusal) -> tuple[Command, ...]:
     """Return the commands that bring a VM that is apart to its storage, in their order. Empty if no command does."""
     machine, start = status.machine, status.start
     # A hand-written file may have other names, which a shell may take for a command.
     if status.state is not State.APART or not all(map(is_dns_subdomain, machine.key)):
         return ()
     if isinstance(move, Move):
-        return (_own_command("recolocate", machine),)
+        return (Command(_own_command("recolocate", machine), "recolocate"),)
     if start is None or not restart_helps(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
-    return () if managed else (*[_own_command("opt-in", machine)] * bool(start.stopped_by), restart_command(machine))
+    opt_in = [Command(_own_command("opt-in", machine), "opt in")] if start.stopped_by else []
+    return () if managed else (*opt_in, _restart(machine))
 
 
 def _reboots(status: Status) -> bool:
@@ -86,8 +93,16 @@ def restart_command(machine: Machine) -> str:
     KubeVirt refuses to restart a VM with run strategy Once, and starts it again when its VMI is gone: `syncRunStrategy`
     in pkg/virt-controller/watch/vm/vm.go, `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
     """
-    verbs = {None: "kubectl delete vmi", "Once": "kubectl delete vmi", "Halted": "virtctl start"}
-    return f"{verbs.get(machine.strategy, 'virtctl restart')} {_named(machine)}"
+    return _restart(machine).line
+
+
+def _restart(machine: Machine) -> Command:
+    match machine.strategy:
+        case None | "Once":
+            return Command(f"kubectl delete vmi {_named(machine)}", "recreate the VMI")
+        case "Halted":
+            return Command(f"virtctl start {_named(machine)}", "start")
+    return Command(f"virtctl restart {_named(machine)}", _RESTART)
 
 
 def migrate_command(machine: Machine) -> str:
@@ -132,28 +147,28 @@ def _opt_in_words(status: Status) -> str:
     return f"opt the VM in: {_own_command('opt-in', machine)}"
 
 
-def advice(status: Status, move: Move | Refusal) -> str:
+def advise(status: Status, move: Move | Refusal) -> Advice:
     """Return one or two sentences about what the operator can do. `move` is how live migration can move the VM."""
     machine = status.machine
     if refused := status.outage:
-        return f"Its I/O hangs: {_why_without_disk(refused)}"
+        return Advice(f"Its I/O hangs: {_why_without_disk(refused)}")
     match status.state:
         case State.TOGETHER:
             return NO_ACTION
         case State.NOT_CONCERNED:
             return _NOT_CONCERNED[status.reason or Reason.NO_CLAIMS]
         case State.WAITING:
-            return _advice_while_waiting(status)
+            return Advice(_advice_while_waiting(status))
         case State.STOPPED:
             return _advice_before_start(status)
         case State.UNSERVED:
             # A Pending pod is bound, and its volumes are being attached.
             if machine.manifest and machine.manifest.pod.status.phase == "Pending":
-                return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
+                return no_action("The VM is starting, and Longhorn starts its share-manager.")
             if any(each.detail == BEING_REPLACED for each in status.claims):
-                return f"{NO_ACTION} Its share-manager {BEING_REPLACED}."
+                return no_action(f"Its share-manager {BEING_REPLACED}.")
             return ADVICE[status.reason] if status.reason in _UNSERVED else _CHECK_LONGHORN
-    return _advice_when_apart(status, move)
+    return Advice(_advice_when_apart(status, move))
 
 
 def _why_without_disk(refused: RefusedServer) -> str:
@@ -199,30 +214,32 @@ def _missing_claim(machine: Machine, start: Start | None) -> str:
     return f"The VM cannot start, because claim {missing} does not exist. {ADVICE[Reason.CLAIM_NOT_FOUND]}"
 
 
-def _advice_before_start(status: Status) -> str:
+def _advice_before_start(status: Status) -> Advice:
     start = status.start
     if start is None:
-        return _unknown_start(status.machine)
+        return Advice(_unknown_start(status.machine))
     if missing := _missing_claim(status.machine, start):
-        return missing
+        return Advice(missing)
     if reason := _never_served(start):
         return _NOT_CONCERNED[reason]
     if status.opted_out:
-        return f"{NO_ACTION} {_opted_out(status)}."
+        return no_action(f"{_opted_out(status)}.")
     if not start.enforced:
-        return _sentence(_NOT_ENFORCED)
+        return Advice(_sentence(_NOT_ENFORCED))
     if start.stopped_by:
-        return _sentence(f"before the next start, {_opt_in_words(status)}")
+        return Advice(_sentence(f"before the next start, {_opt_in_words(status)}"))
     if start.decision.outcome is Outcome.PINNED:
-        return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
+        return no_action(f"The next start is pinned to {start.decision.node}.")
     if start.apart:
-        return _sentence(start.apart)
+        return Advice(_sentence(start.apart))
     return _advice_without_pin(start)
 
 
-def _advice_without_pin(start: Start) -> str:
+def _advice_without_pin(start: Start) -> Advice:
     cold = [_sentence(start.decision.message)] if start.decision.reason is Reason.COLD_START else []
-    return " ".join([*decision_advice(start.decision), *cold, *_other_users(start)])
+    found = decision_advice(start.decision)
+    sentences = " ".join([*(each.text for each in found), *cold, *_other_users(start)])
+    return Advice(sentences, needed=found[0].needed)
 
 
 def _opted_out(status: Status) -> str:
@@ -283,7 +300,7 @@ def _hindrance(start: Start) -> str:
         return f"A restart only prefers {decision.node}. To have the VM pinned, remove the mode preferred."
     if decision.reason is Reason.COLD_START:
         return "After a restart, the share-manager may run on any node, because steering is off."
-    return ADVICE[decision.reason]
+    return ADVICE[decision.reason].text
 
 
 def _other_users(start: Start) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION
@@ -18,7 +19,6 @@ from webhook.placement.reasons import (
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
-NO_ACTION = "No action needed."
 
 SENTENCES = {
     Reason.NOT_A_POD_CREATION: "the request does not create a pod",
@@ -39,27 +39,33 @@ SENTENCES = {
     Reason.DEADLINE_EXCEEDED: "the request waited until the API server's timeout was nearly over",
 }
 
-ADVICE = {
-    Reason.CO_SCHEDULED: NO_ACTION,
-    Reason.COLD_START: NO_ACTION,
-    Reason.NOT_A_POD_CREATION: "No action needed: the webhook handles only the creation of pods.",
-    Reason.NOT_VIRT_LAUNCHER: "No action needed: the webhook handles only virt-launcher pods.",
+
+class Advice(Struct, frozen=True):
+    """What an operator can do, in one or two sentences."""
+
+    text: str
+    needed: bool = True  # False: the sentences say why there is nothing to do
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def no_action(*sentences: str) -> Advice:
+    """Return the advice to do nothing, with sentences that say why."""
+    return Advice(" ".join(["No action needed.", *sentences]), needed=False)
+
+
+NO_ACTION = no_action()
+_WHAT_TO_DO = {
     Reason.NOT_FROM_KUBEVIRT: "If KubeVirt created the pod, name its account in settings.kubevirtAccounts.",
     Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true" and restart it.',
-    Reason.MIGRATION_TARGET: "No action needed: the webhook decides again at the VM's next start.",
-    Reason.EPHEMERAL_PROVISIONING: "No action needed: the webhook decides when KubeVirt creates the VM's own pod.",
     Reason.ALREADY_BOUND: "Remove spec.nodeName from the pod, or leave the pod where it is.",
     Reason.NO_CLAIMS: "Give the VM a disk from a PersistentVolumeClaim, or remove the annotation.",
-    Reason.ALREADY_INJECTED: "No action needed. In a VM's template, the annotation and terms are stale: remove them.",
     Reason.CLAIM_NOT_FOUND: "Correct the claim's name in the VM and restart it, or restore the claim with its data.",
-    Reason.CLAIM_NOT_RWX: "No action needed: only ReadWriteMany volumes have a share-manager. Others follow the VM.",
     Reason.CLAIM_NOT_BOUND: "Check why the claim is not bound: kubectl describe pvc.",
-    Reason.NOT_LONGHORN: "No action needed: only volumes of the CSI driver driver.longhorn.io have a share-manager.",
-    Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes have no share-manager.",
     Reason.SHARE_MANAGER_STARTING: (
         "If that takes minutes, find out why: kubectl describe pods -A -l longhorn.io/share-manager=VOLUME."
     ),
-    Reason.NO_SHARE_MANAGER: "No action needed: the share-manager starts after the VM.",
     Reason.SHARED_CLAIM_ONLY: "If the shared claim should decide, name it in the annotation of the VM's template.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",
     Reason.NODE_NOT_FOUND: "Check the ShareManager's status.ownerID: it names a node that the cluster does not have.",
@@ -72,7 +78,6 @@ ADVICE = {
     Reason.POD_AFFINITY: "Make the required pod (anti-)affinity preferred: it excludes the node of the share-manager.",
     Reason.UNJUDGED: "Remove the named field, bind the claim, or check the CSI driver. Then the next start is pinned.",
     Reason.START_FAILED: "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again.",
-    Reason.RELEASED: "No action needed: the webhook may pin the VM to this node again after an hour.",
     Reason.SHARE_MANAGER_MOVED: "At its next start, the webhook pins the VM to the share-manager's new node.",
     Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason.",
     Reason.NOT_SCHEDULED: "Run the scheduler that the pod names, or change the VM's schedulerName and start it again.",
@@ -86,6 +91,24 @@ ADVICE = {
     Reason.CACHE_NOT_SYNCED: "Check /readyz and the log of the webhook.",
     Reason.DEADLINE_EXCEEDED: "Give the webhook more CPU, or run another replica.",
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
+}
+_WHY_NOTHING = {
+    Reason.NOT_A_POD_CREATION: "the webhook handles only the creation of pods.",
+    Reason.NOT_VIRT_LAUNCHER: "the webhook handles only virt-launcher pods.",
+    Reason.MIGRATION_TARGET: "the webhook decides again at the VM's next start.",
+    Reason.EPHEMERAL_PROVISIONING: "the webhook decides when KubeVirt creates the VM's own pod.",
+    Reason.CLAIM_NOT_RWX: "only ReadWriteMany volumes have a share-manager. Others follow the VM.",
+    Reason.NOT_LONGHORN: "only volumes of the CSI driver driver.longhorn.io have a share-manager.",
+    Reason.NO_SHARE_MANAGER_EVER: "Block and migratable volumes have no share-manager.",
+    Reason.NO_SHARE_MANAGER: "the share-manager starts after the VM.",
+    Reason.RELEASED: "the webhook may pin the VM to this node again after an hour.",
+}
+ADVICE: Mapping[Reason, Advice] = {
+    **{reason: Advice(sentences) for reason, sentences in _WHAT_TO_DO.items()},
+    **{reason: Advice(f"No action needed: {why}", needed=False) for reason, why in _WHY_NOTHING.items()},
+    Reason.ALREADY_INJECTED: no_action("In a VM's template, the annotation and terms are stale: remove them."),
+    Reason.CO_SCHEDULED: NO_ACTION,
+    Reason.COLD_START: NO_ACTION,
 }
 
 # The beginning of the warning in the response to a dry run that gets no annotation; `doctor` looks for it.
@@ -110,7 +133,7 @@ def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
     return Decision(Outcome.UNCHANGED, reason, message or SENTENCES[reason], mode, opted_in_by=by)
 
 
-def advice(decision: Decision) -> tuple[str, ...]:
+def advice(decision: Decision) -> tuple[Advice, ...]:
     """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim."""
     reasons: Iterable[Reason] = [decision.reason]
     if decision.reason in (Reason.COLD_START, Reason.NO_SHARE_MANAGER):

@@ -266,6 +266,6 @@ def _with_advice(
     """Report the first VMs that have a problem with the advice of `report`, and the number of the others."""
     for status, problem in problems[:NAMED]:
         move = plan_move(status, Surroundings(inspection.settings), inventory(inspection).store)
-        yield result(f"VM {'/'.join(status.machine.key)} {problem}", wording.advice(status, move))
+        yield result(f"VM {'/'.join(status.machine.key)} {problem}", wording.advise(status, move).text)
     if len(problems) > NAMED:
         yield result(f"{others}: {len(problems) - NAMED}", TO_LIST)

@@ -105,13 +105,13 @@ def explain_review(review: Review, catalog: Catalog, settings: Settings) -> Json
     if injection.decision.reason in ignored:
         assumed = _if_eligible(review, by, ignored, catalog, settings, trace)
     sections = list(_steps(trace, ignored if assumed else (), review, catalog, settings))
-    advice = wording.advice(injection.decision)
+    advice = [each.text for each in wording.advice(injection.decision)]
     if assumed and assumed.outcome is Outcome.UNCHANGED:
-        advice += wording.advice(assumed)
+        advice += [each.text for each in wording.advice(assumed)]
     if injection.decision.reason is Reason.NOT_OPTED_IN and (
         setting := excluded_by(catalog.namespace(namespace), settings)
     ):
-        advice = (f"Nothing opts in VMs of namespace {namespace}: {setting} excludes it.",)
+        advice = [f"Nothing opts in VMs of namespace {namespace}: {setting} excludes it."]
     return as_json(injection) | {
         "name": pod_name(review),
         "vm": None,

@@ -28,7 +28,7 @@ def explain_claim(key: Key, inventory: Inventory, webhook: Webhook) -> JsonObjec
         Section("Which VMs and pods use it?", tuple(lines or [Finding("none")])),
     ]
     advice = list(_next_steps(statuses, inventory, webhook))
-    return _explained("/".join(key), sections, advice or [ADVICE[found.reason] if found.reason else NO_ACTION])
+    return _explained("/".join(key), sections, advice or [str(ADVICE[found.reason] if found.reason else NO_ACTION)])
 
 
 def explain_node(node: Node, inventory: Inventory, webhook: Webhook) -> JsonObject:

@@ -49,7 +49,8 @@ def restart_lines(proposals: Iterable[Proposal]) -> Iterator[str]:
     """Yield the lines of a script that restarts the VMs that only a restart moves to their storage."""
     for each in proposals:
         if each.action == "restart" and (found := commands(each.status, each.result)):
-            yield printable(f"{' && '.join(found)}  # {describe_gain(each.gain)}; {why(describe(each))}")
+            line = " && ".join(command.line for command in found)
+            yield printable(f"{line}  # {describe_gain(each.gain)}; {why(describe(each))}")
 
 
 def why(described: JsonObject) -> str:

@@ -11,7 +11,7 @@ from webhook.fleet.relocation.rules import NOT_PLANNED, Move, Refusal, Surroundi
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.volumes import VolumeData
-from webhook.fleet.wording import advice, commands, if_started, next_step
+from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 
@@ -155,8 +155,8 @@ def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeD
         "migrating": machine.migrating,
         "ifStarted": _start(status.start) if status.start else None,
         "nextStep": next_step(status, move),
-        "advice": advice(status, move),
-        "commands": list(commands(status, move)),
+        "advice": advise(status, move).text,
+        "commands": [each.line for each in commands(status, move)],
     }
 
 
