@@ -66,7 +66,7 @@ def failed(error: Exception, settings: Settings) -> Injection:
     if isinstance(error, Malformed):  # the API server would reject the pod, too
         decision = unchanged(Reason.UNJUDGED, settings.affinity_mode, f"the pod is malformed ({error})")
         decision = replace(decision, opted_in_by=OptedInBy.UNKNOWN)
-        return Injection(decision, warnings=(wording.truncated(f"kubevirt-scheduler: {decision.message}"),))
+        return Injection(decision, warnings=(wording.warning(decision.message),))
     # Report only the exception's type: its message may quote the pod, and a pod may contain a passphrase.
     sentence = f"the webhook failed ({type(error).__name__}) and left the pod unchanged"
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)

@@ -16,6 +16,7 @@ from webhook.placement.reasons import (
     Outcome,
     Reason,
 )
+from webhook.placement.settings import OPT_IN_KEY
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
@@ -55,10 +56,13 @@ def no_action(*sentences: str) -> Advice:
     return Advice(" ".join(["No action needed.", *sentences]), needed=False)
 
 
+def _opt_in(key: str) -> Advice:
+    return Advice(f'Annotate the VM\'s spec.template with {key}: "true" and restart it.')
+
+
 NO_ACTION = no_action()
 _WHAT_TO_DO = {
     Reason.NOT_FROM_KUBEVIRT: "If KubeVirt created the pod, name its account in settings.kubevirtAccounts.",
-    Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true" and restart it.',
     Reason.ALREADY_BOUND: "Remove spec.nodeName from the pod, or leave the pod where it is.",
     Reason.NO_CLAIMS: "Give the VM a disk from a PersistentVolumeClaim, or remove the annotation.",
     Reason.CLAIM_NOT_FOUND: "Correct the claim's name in the VM and restart it, or restore the claim with its data.",
@@ -106,6 +110,7 @@ _WHY_NOTHING = {
 ADVICE: Mapping[Reason, Advice] = {
     **{reason: Advice(sentences) for reason, sentences in _WHAT_TO_DO.items()},
     **{reason: Advice(f"No action needed: {why}", needed=False) for reason, why in _WHY_NOTHING.items()},
+    Reason.NOT_OPTED_IN: _opt_in(OPT_IN_KEY),
     Reason.ALREADY_INJECTED: no_action("In a VM's template, the annotation and terms are stale: remove them."),
     Reason.CO_SCHEDULED: NO_ACTION,
     Reason.COLD_START: NO_ACTION,
@@ -133,8 +138,13 @@ def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
     return Decision(Outcome.UNCHANGED, reason, message or SENTENCES[reason], mode, opted_in_by=by)
 
 
-def advice(decision: Decision) -> tuple[Advice, ...]:
-    """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim."""
+def advice(decision: Decision, key: str = OPT_IN_KEY) -> tuple[Advice, ...]:
+    """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim.
+
+    `key` is the annotation that opts in a VM.
+    """
+    if decision.reason is Reason.NOT_OPTED_IN:
+        return (_opt_in(key),)
     reasons: Iterable[Reason] = [decision.reason]
     if decision.reason in (Reason.COLD_START, Reason.NO_SHARE_MANAGER):
         without_node = [claim.reason for claim in decision.claims if claim.reason and claim.decides]
@@ -272,6 +282,11 @@ def restart_advice(namespace: str, name: str, strategy: str | None) -> str:
     return f"{words}, which changes its run strategy from Once to Always" if strategy == "Once" else words
 
 
+def warning(sentence: str) -> str:
+    """Return a warning as API server clients display it."""
+    return truncated(f"kubevirt-scheduler: {sentence}")
+
+
 def truncated(sentence: str) -> str:
     """Truncate a warning to the length that API server clients display."""
     return sentence if len(sentence) <= MAX_WARNING_LENGTH else sentence[: MAX_WARNING_LENGTH - 3] + "..."
@@ -299,4 +314,4 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
     reasons = {finding.reason for finding in decision.claims if finding.decides}
     if reasons and reasons <= _ACTIONABLE:
         found.append(decision.message)
-    return tuple(truncated(f"kubevirt-scheduler: {sentence}") for sentence in found)
+    return tuple(map(warning, found))

@@ -28,6 +28,7 @@ from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
 from webhook.placement.settings import Action
+from webhook.placement.wording import warning
 from webhook.reading import documents, snapshot
 from webhook.reading.documents import BadInput
 
@@ -129,9 +130,9 @@ def _decision(found: JsonObject, webhook: Webhook) -> Iterator[str]:
     for condition, each in (("", found["decision"]), ("if eligible: ", found["ifEligible"])):
         if each:
             yield f"{would}{condition}{each['outcome']}, {each['reason']}: {each['message']}"
-    for warning in found["warnings"]:
-        if found["decision"]["message"][:30] not in warning:  # otherwise the decision says the same, not truncated
-            yield f"Warning: {warning}"
+    if decision := found["decision"]:
+        said = {warning(decision["message"]), warning(f"{decision['reason']}: {decision['message']}")}
+        yield from (f"Warning: {each}" for each in found["warnings"] if each not in said)
 
 
 def _line(finding: Finding, width: int) -> str:

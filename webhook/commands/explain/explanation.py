@@ -34,7 +34,7 @@ from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.review import Review, review_of
-from webhook.placement.settings import OPT_IN_KEY, MigrationTargets, Settings
+from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.trace import Trace
 from webhook.placement.votes import Choice
 from webhook.placement.voting_consumers import claims_of
@@ -105,9 +105,10 @@ def explain_review(review: Review, catalog: Catalog, settings: Settings) -> Json
     if injection.decision.reason in ignored:
         assumed = _if_eligible(review, by, ignored, catalog, settings, trace)
     sections = list(_steps(trace, ignored if assumed else (), review, catalog, settings))
-    advice = [each.text for each in wording.advice(injection.decision)]
+    key = settings.opt_in_annotations[0]
+    advice = [each.text for each in wording.advice(injection.decision, key)]
     if assumed and assumed.outcome is Outcome.UNCHANGED:
-        advice += [each.text for each in wording.advice(assumed)]
+        advice += [each.text for each in wording.advice(assumed, key)]
     if injection.decision.reason is Reason.NOT_OPTED_IN and (
         setting := excluded_by(catalog.namespace(namespace), settings)
     ):
@@ -117,8 +118,7 @@ def explain_review(review: Review, catalog: Catalog, settings: Settings) -> Json
         "vm": None,
         "steps": sections,
         "ifEligible": described(assumed) if assumed else None,
-        # The sentences of the decisions name the default annotation.
-        "advice": [each.replace(OPT_IN_KEY, settings.opt_in_annotations[0]) for each in dict.fromkeys(advice)],
+        "advice": list(dict.fromkeys(advice)),
     }
 
 
