@@ -52,7 +52,9 @@ Facts = tuple[tuple[VirtualMachine, ...], tuple[VirtualMachineInstance, ...], tu
 
 def facts_of(store: Store) -> Facts:
     """Copy the cached facts about VMs. That takes a fraction of a millisecond, so that no decision waits for long."""
-    vms, vmis, pods = store.virtual_machines.values(), store.vmis.values(), store.pods
+    vms = store.virtual_machines.values()
+    vmis = store.vmis.values()
+    pods = store.pods
     return tuple(vms), tuple(vmis), tuple(pods.of_app(VIRT_LAUNCHER)), tuple(pods.of_app(HOTPLUG_POD))
 
 
@@ -67,15 +69,18 @@ def machines(facts: Facts) -> list[Machine]:
     Machines lack manifest and template. Where VMIs are known, the pod of none is skipped: anybody can create it.
     """
     all_vms, all_vmis, all_launchers, hotplug_pods = facts
-    vms, vmis = {vm.key: vm for vm in all_vms}, {(vmi.namespace, vmi.uid): vmi.key for vmi in all_vmis}
+    vms = {vm.key: vm for vm in all_vms}
+    vmis = {(vmi.namespace, vmi.uid): vmi.key for vmi in all_vmis}
     launchers: dict[Key, list[Pod]] = {key: [] for key in vms}
     for each in all_launchers:
         named = (each.namespace, each.vm) if each.vm else vm_key(each)
         if key := vmis.get((each.namespace, each.vmi_uid)) if vmis else named:
             launchers.setdefault(key, []).append(each)
-    hotplugged, found = _hotplugged_claims(hotplug_pods), {}
+    hotplugged = _hotplugged_claims(hotplug_pods)
+    found = {}
     for key, pods in launchers.items():
-        vm, pod = vms.get(key), _current(pods)
+        vm = vms.get(key)
+        pod = _current(pods)
         if applicant := _applicant(vm, pod):
             claims = tuple(hotplugged.get((pod.namespace, pod.uid), ())) if pod else ()
             migrating = sum(one.alive for one in pods) > 1
@@ -90,7 +95,8 @@ def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
     true, false = vm.true_annotations, vm.false_annotations
     if vm.inherits:
         own = true | false  # the template takes precedence
-        true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
+        true |= pod.true_annotations - own
+        false |= pod.false_annotations - own
     return replace(vm, claims=(*vm.claims, *pod.claims), true_annotations=true, false_annotations=false)
 
 
@@ -157,7 +163,8 @@ class Inventory(Struct, frozen=True):
     def copy_annotations(self) -> None:
         """Give the running pods the annotations that KubeVirt copies to them from their VMs' templates, in seconds."""
         for each in machines(facts_of(self.store)) if copied_annotations(self.kubevirt) else ():
-            vm, pod = self.store.virtual_machine(*each.key), each.pod
+            vm = self.store.virtual_machine(*each.key)
+            pod = each.pod
             if vm and pod and pod.claims:
                 true = self._with_copied(pod.true_annotations, vm.true_annotations)
                 false = self._with_copied(pod.false_annotations, vm.false_annotations)
@@ -216,7 +223,8 @@ class Inventory(Struct, frozen=True):
                 yield volume, RefusedServer(key_of(pod), text(scheduled, "message"))
 
     def _completed(self, machine: Machine, state_claims: Collection[str], settings: Settings) -> Machine:
-        vm, vmi = self.vms.get(machine.key), self.vmis.get(machine.key)
+        vm = self.vms.get(machine.key)
+        vmi = self.vmis.get(machine.key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
@@ -269,7 +277,8 @@ class Inventory(Struct, frozen=True):
             return None, ""
 
     def _rendered(self, vm: JsonObject, state_claims: Collection[str]) -> JsonObject:
-        namespace, spec = key_of(vm)[0], mapping(vm, "spec", "template", "spec")
+        namespace = key_of(vm)[0]
+        spec = mapping(vm, "spec", "template", "spec")
         names = [claim_of(volume) for volume in mappings(spec, "volumes")]
         claims = (self.store.claim(namespace, name) for name in names)
         uids = {claim.name: claim.uid for claim in claims if claim and claim.uid}
@@ -323,7 +332,8 @@ def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
     of_longhorn = settings.longhorn_namespace
     servers = Counter(pod.node for pod in pods if pod.node and pod.alive and pod.namespace == of_longhorn)
     for node in sorted(store.nodes.values(), key=lambda node: node.name):
-        allocatable, load = node.allocatable or {}, store.requested(node.name, NO_KEY)
+        allocatable = node.allocatable or {}
+        load = store.requested(node.name, NO_KEY)
         shares = {
             resource: load.get(resource, 0) / allocatable[resource]
             for resource in _SHARED_RESOURCES

@@ -29,7 +29,8 @@ METADATA_LIST, METADATA = (
 
 # bytes of JSON. A larger object is decoded field by field, without the fields that are larger than MAX_FIELD: 38,000
 # terms (2.3 MB) stop all threads for 70 ms, and then take 18 MB. The API server limits annotations to 256 KiB.
-LARGE, MAX_FIELD = 64 * 1024, 256 * 1024
+LARGE = 64 * 1024
+MAX_FIELD = 256 * 1024
 MAX_ANNOTATIONS = 2 * MAX_FIELD
 
 # Levels of lists and maps. A user can create pods and claims with 10,000 in made-up managedFields. To skip them exceeds
@@ -191,14 +192,18 @@ def decode_json(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw | bytes) -> T
     try:
         return decoder.decode(raw)
     except RecursionError:
-        content, kept, depth, copied = bytes(raw), list[bytes](), 0, 0
+        content = bytes(raw)
+        kept = list[bytes]()
+        depth = 0
+        copied = 0
         for part in _UP_TO_BRACKET.finditer(content):  # unlike `findall`, lets other threads run
             if content[part.end() - 1] in b"[{":
                 depth += 1
                 if depth == MAX_DEPTH:
                     kept.append(content[copied : part.end()])
             else:
-                copied, depth = part.end() - 1 if depth == MAX_DEPTH else copied, depth - 1
+                copied = part.end() - 1 if depth == MAX_DEPTH else copied
+                depth -= 1
         return decoder.decode(b"".join([*kept, content[copied:]]))
 
 
@@ -265,7 +270,9 @@ def decode_large(raw: msgspec.Raw | bytes, shape: Any) -> JsonObject:
 
 
 def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bool]:
-    item, undecoded, fields = {}, False, _fields_of(shape)
+    item = {}
+    undecoded = False
+    fields = _fields_of(shape)
     for name, value in decode_json(_FIELDS, raw).items():
         if name in fields:
             try:

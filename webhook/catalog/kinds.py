@@ -155,7 +155,10 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     template = mapping(spec, "template", "spec")
     claims, hotpluggable = (tuple(template_claims(template, hotpluggable=each)) for each in (False, True))
     if memory_of((*true, *false, *claims, *hotpluggable)) > MAX_DETAILS:
-        true, false, claims, hotpluggable = NO_STRINGS, NO_STRINGS, (), ()
+        true = NO_STRINGS
+        false = NO_STRINGS
+        claims = ()
+        hotpluggable = ()
     return facts.VirtualMachine(
         *key_of(item),
         strategy=limited_name(kubevirt.run_strategy(item)),
@@ -185,7 +188,8 @@ VIRTUAL_MACHINES = Kind(KUBEVIRT, "VirtualMachine", _VM, facts.VirtualMachine, r
 
 def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
-    owner, uid = kubevirt.controller_of(item), text(item, "metadata", "uid")
+    owner = kubevirt.controller_of(item)
+    uid = text(item, "metadata", "uid")
     return facts.VirtualMachineInstance(
         *key_of(item), uid, *(limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
     )

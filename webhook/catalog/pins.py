@@ -54,7 +54,8 @@ class Pins:
             self._drop(old)
         if pod.pin is None:
             return
-        vmi, now = vm_key(pod), self._clock()
+        vmi = vm_key(pod)
+        now = self._clock()
         self._by_vmi[vmi][pod.key] = pod
         self._changed.add(vmi)
         if _id_of(pod) not in self._seen:

@@ -66,7 +66,8 @@ class Reservations(PlacedPods):
         """
         if decision.unpins:
             return
-        pod, may_reserve = decision.reservation, changes_pod and known and vm not in self._awaited
+        pod = decision.reservation
+        may_reserve = changes_pod and known and vm not in self._awaited
         if pod is None or not (withdrawn or may_reserve):
             self.restore(withdrawn)
             return

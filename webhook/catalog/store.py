@@ -225,5 +225,6 @@ class Store:
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
-        stored, pinned = self.pods.oversized, self.pins.counting().oversized
+        stored = self.pods.oversized
+        pinned = self.pins.counting().oversized
         return {*stored, *pinned} if stored or pinned else ()

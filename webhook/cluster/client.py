@@ -36,7 +36,8 @@ from webhook.placement.objects.fields import JsonObject, mapping, text
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
 # the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
 FIRST_PAGE, MAX_PAGE = 100, 500
-PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+PAGE_BYTES = 4 * 1024 * 1024
+MAX_PAGE_BYTES = 16 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
 # As in client-go: an overloaded API server answers 429, also after its start. A list from the start would add load.
@@ -184,13 +185,15 @@ class ClusterClient(Struct, frozen=True):
             contexts, current = _contexts(files)
             name = context or current
             fields = contexts.get(name, {})
-            api, namespace = _kubeconfig_api(files, name or None), str(fields.get("namespace") or "default")
+            api = _kubeconfig_api(files, name or None)
+            namespace = str(fields.get("namespace") or "default")
             groups = tuple(map(str, fields.get("as-groups") or ()))
             if token := text(fields, "tokenFile"):
                 file = Path(text(fields, "folder"), token)
                 api = replace(api, authorization=lambda: f"Bearer {file.read_text()}")
             # The library only logs why the program failed, and every request would be that of an anonymous user.
-            program, certificate = text(fields, "exec", "command"), api.pool.connection_pool_kw.get("cert_file")
+            program = text(fields, "exec", "command")
+            certificate = api.pool.connection_pool_kw.get("cert_file")
             if program and not (certificate or api.authorization()):
                 raise ClusterError(0, f"no cluster credentials: kubeconfig {files}: {program} failed (see above)")
             return cls(api, namespace=namespace, user=text(fields, "as"), name=name, groups=groups)

@@ -77,7 +77,8 @@ class Election:
             raise ClusterError(404, f"{self._path} not found, so no replica releases pins")
         spec = mapping(lease, "spec")
         if spec != self._observed:
-            self._observed, self._observed_at = spec, self._clock()
+            self._observed = spec
+            self._observed_at = self._clock()
         holder = text(spec, "holderIdentity")
         if holder not in ("", self.identity) and self._clock() < self._observed_at + LEASE_DURATION:
             self._leads_until = float("-inf")
@@ -86,7 +87,8 @@ class Election:
         transitions = spec.get("leaseTransitions")
         transitions = transitions if isinstance(transitions, int) else 0
         if holder != self.identity or not self._acquired:
-            self._acquired, transitions = now, transitions + bool(holder)
+            self._acquired = now
+            transitions += bool(holder)
         # Nothing else stays of what another client wrote. `kubectl describe lease` shows a leader that changes often.
         mine = {
             "holderIdentity": self.identity,

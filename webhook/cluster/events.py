@@ -28,7 +28,10 @@ WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 2.0, 1.0, 1.0
 # made-up reviews, and the API server keeps each Event for an hour: at 20 per second 72,000, about 70 MB in etcd.
 WRITES_PER_SECOND = 20.0
 # Limits: https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/apis/core/validation/events.go
-MESSAGE_SIZE, NAME_LENGTH, INSTANCE_LENGTH, UID_LENGTH = 1024, 253, 128, 63
+MESSAGE_SIZE = 1024
+NAME_LENGTH = 253
+INSTANCE_LENGTH = 128
+UID_LENGTH = 63
 
 MAX_CLAIMS = 16  # more than a VM has disks
 
@@ -87,7 +90,8 @@ def build_event(vmi: Vmi, decision: Decision, instance: str, at: float, times: i
 
 def _message(decision: Decision) -> str:
     advice = "".join(f" {each}" for each in wording.advice(decision) if each is not wording.NO_ACTION)
-    raw, limit = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
+    raw = f"{decision.message}.".encode(errors="replace")
+    limit = MESSAGE_SIZE - len(advice.encode())
     return (raw.decode() if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "...") + advice
 
 
@@ -109,7 +113,10 @@ class EventRecorder:
 
     def __init__(self, send: Callable[..., JsonObject], instance: str, clock: Callable[[], float] = time.time) -> None:
         self.dropped = Counter(full=0, failed=0)
-        self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
+        self._send = send
+        self._instance = instance
+        self._clock = clock
+        self._lock = threading.Lock()
         # Events to write, in order of arrival.
         self._queue: dict[Topic, PendingTopic] = {}
         self._bucket = TokenBucket(WRITES_PER_SECOND, MAX_QUEUED, clock)

@@ -41,15 +41,20 @@ class FleetCounter:
     def __init__(
         self, live: Live, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time
     ) -> None:
-        self._live, self._settings, self._clock, self._wall_clock = live, settings, clock, wall_clock
+        self._live = live
+        self._settings = settings
+        self._clock = clock
+        self._wall_clock = wall_clock
         self._counts: Counts | None = None
-        self._counted_at, self._thread = float("-inf"), threading.Thread()
+        self._counted_at = float("-inf")
+        self._thread = threading.Thread()
 
     def counts(self) -> Counts | None:
         """Return the last counts, at most `COUNT_SECONDS` old unless counting is slow. None before the first."""
         now = self._clock()
         if self._live.synced() and not self._thread.is_alive() and now - self._counted_at >= COUNT_SECONDS:
-            self._counted_at, self._thread = now, threading.Thread(target=self._count, name="fleet", daemon=True)
+            self._counted_at = now
+            self._thread = threading.Thread(target=self._count, name="fleet", daemon=True)
             self._thread.start()
             self._thread.join(MAX_WAIT)
         return self._counts

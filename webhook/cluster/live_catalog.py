@@ -79,12 +79,15 @@ class Live:
         The watches show a new object after about 30 ms. Longhorn creates the ShareManager with the volume, and runs it
         only after a pod has mounted the claim: a ShareManager that the caches lack serves no volume yet.
         """
-        vm, store, reservations = _vm_key_of(review), self.store, self.store.reservations
+        vm = _vm_key_of(review)
+        store = self.store
+        reservations = self.store.reservations
         with self._lock:
             # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
             withdrawn = reservations.withdraw(vm)
             injection = inject(review, store, self._settings)
-            decision, known = injection.decision, store.pins.knows_vmi(*vm)
+            decision = injection.decision
+            known = store.pins.knows_vmi(*vm)
             if review.dry_run:
                 reservations.restore(withdrawn)
             else:

@@ -57,8 +57,12 @@ class Reflector:
         lock: AbstractContextManager[Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.kind, self.health = kind, Health()
-        self._cluster, self._store, self._lock, self._clock = cluster, store, lock, clock
+        self.kind = kind
+        self.health = Health()
+        self._cluster = cluster
+        self._store = store
+        self._lock = lock
+        self._clock = clock
         self._wait, self._cause, self._last_error = FIRST_WAIT, "start", ""
         self._watching_since: float | None = None
 
@@ -142,7 +146,8 @@ class Reflector:
         return resource_version
 
     def _record_contact(self) -> None:
-        self.health.last_contact, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))
+        self.health.last_contact = self._clock()
+        self.health.objects = len(self._store.table(self.kind.fact))
 
     def _skip(self, name: str, error: str) -> None:
         self.health.skipped += 1
@@ -157,7 +162,8 @@ class Reflector:
         self.health.watch_errors += self._watching_since is not None
         self._cause = {410: "expired", 401: "forbidden", 403: "forbidden"}.get(error.code, "error")
         self._report(error)
-        wait, self._wait = self._wait, min(self._wait * 2, MAX_WAIT)
+        wait = self._wait
+        self._wait = min(self._wait * 2, MAX_WAIT)
         return 0.0 if error.code == 410 and wait == FIRST_WAIT else wait * random.uniform(0.5, 1)  # noqa: S311 (jitter)
 
     def _treat_as_empty(self) -> float:
@@ -168,7 +174,8 @@ class Reflector:
         return MISSING_WAIT
 
     def _report(self, error: ClusterError) -> None:
-        self.health.problem, self.health.code = str(error), error.code
+        self.health.problem = str(error)
+        self.health.code = error.code
         if self._last_error != str(error):
             emit = log.info if error.code == 410 else log.warning
             fields = {"resource": self.kind.plural, "code": error.code, "error": str(error)}

@@ -65,7 +65,11 @@ class Releaser:
         self.released: Counter[Reason] = Counter()
         self.pending: Counter[Reason] = Counter()
         self.leads = leads
-        self._cluster, self._live, self._settings, self._record, self._clock = cluster, live, settings, record, clock
+        self._cluster = cluster
+        self._live = live
+        self._settings = settings
+        self._record = record
+        self._clock = clock
         self._stuck: dict[tuple[str, str], StuckPod] = {}  # by UID and the time of the scheduler's condition
         # Each namespace with pods to examine, and when its last turn was, or when the first of these pods was found.
         self._turns: dict[str, float] = {}
@@ -94,7 +98,8 @@ class Releaser:
         self.pending = Counter(reasons) if self.leads() else Counter()
 
     def _track(self) -> None:
-        now, known = self._clock(), self._stuck
+        now = self._clock()
+        known = self._stuck
         pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.pins.unbound() if pod.pin])
         found = {(pod.uid, pin.unschedulable_since): StuckPod(pod, pin, now) for pod, pin in pods}
         self._stuck = {key: known.get(key, new) for key, new in found.items()}
@@ -119,7 +124,8 @@ class Releaser:
         return chosen
 
     def _examine(self, stuck: StuckPod) -> None:
-        settings, seconds = self._settings, self._clock() - stuck.since
+        settings = self._settings
+        seconds = self._clock() - stuck.since
         stuck.examined_at = self._clock()
         pod = self._read(stuck.pod)
         stuck.reason = None

@@ -11,7 +11,8 @@ class TokenBucket:
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
-        self._tokens, self._refilled = float(burst), clock()
+        self._tokens = float(burst)
+        self._refilled = clock()
 
     def take(self) -> bool:
         """Take one token. Return False if there is none."""

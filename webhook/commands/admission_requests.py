@@ -25,7 +25,8 @@ def read_documents(file: Path) -> list[Document]:
 
 def in_namespace(namespace: str | None, kind: Kind, item: JsonObject) -> JsonObject:
     """Return a Pod or a VM in this namespace, unless it names one: many manifests leave that to the context."""
-    metadata, known = mapping(item, "metadata"), kind == ("v1", "Pod") or VIRTUAL_MACHINES.is_of(*kind)
+    metadata = mapping(item, "metadata")
+    known = kind == ("v1", "Pod") or VIRTUAL_MACHINES.is_of(*kind)
     named = not metadata or not namespace or text(metadata, "namespace")
     return item if named or not known else item | {"metadata": metadata | {"namespace": namespace}}
 

@@ -54,7 +54,8 @@ def drain_check(nodes: tuple[str, ...], output: str, *, rolling: bool) -> None:
         raise BadInput(f'Node "{unknown[0]}" not found; to list all: kubectl get nodes')
     settings = fleet.webhook.predicting
     site = site_of(list(assess_all(fleet.inventory, Scope(None, {}), settings)), fleet.inventory, settings)
-    drain, ordered = check_drain(site, nodes, rolling=rolling), order_drain(site, nodes, rolling=rolling)
+    drain = check_drain(site, nodes, rolling=rolling)
+    ordered = order_drain(site, nodes, rolling=rolling)
     found = describe(drain) | {"order": [{"command": command, "comment": why} for command, why in commands(ordered)]}
     found |= {"inOrder": _in_order(ordered), "notes": _notes(drain, fleet.inventory)}
     if output == "table":
@@ -163,7 +164,8 @@ def _event(event: Event) -> JsonObject:
 
 def _notes(drain: Drain, inventory: Inventory) -> list[str]:
     """Return what the effects mean, and what the check could not read."""
-    setting, notes = drain.site.longhorn, list[str]()
+    setting = drain.site.longhorn
+    notes = list[str]()
     if any(Effect.IO_PAUSES in each.effects for each in drain.vms):
         # `nfsConfig` in https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/share_manager_controller.go
         seconds = 30 if setting(FAST_FAILOVER) == "true" else 90

@@ -47,7 +47,8 @@ class Scope(Struct, frozen=True):
         """Return whether a VM is in the namespace and has the labels."""
         if self.namespace not in (None, machine.namespace) or self.excludes(*machine.key):
             return False
-        owner, of_pod = machine.vm or machine.vmi, machine.manifest.labels if machine.manifest else {}
+        owner = machine.vm or machine.vmi
+        of_pod = machine.manifest.labels if machine.manifest else {}
         return labels_match(self.selector, mapping(owner, "metadata", "labels") if owner else of_pod)
 
     def require(self, known: Collection[str]) -> None:
@@ -165,7 +166,8 @@ def read_rates() -> Rates:
         found = traffic.read_rates(ask(url, given("prometheus_token"), traffic.query()))
         problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
     except BadInput as error:
-        found, problem = {}, str(error)
+        found = {}
+        problem = str(error)
     if problem:
         warn(f"no traffic from Prometheus {without_password(url)}: {problem}")
     return found

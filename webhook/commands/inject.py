@@ -55,7 +55,8 @@ def inject(file: Path, output: str, namespace: str | None) -> None:
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    fleet, results = read_fleet(), list[Reviewed]()
+    fleet = read_fleet()
+    results = list[Reviewed]()
     fleet = replace(fleet, namespace=namespace or fleet.namespace)
     for document in received:
         snapshot.add(fleet.inventory, document, fleet.namespace)
@@ -128,7 +129,8 @@ def _diff(file: str, reviewed: str, before: JsonObject, after: JsonObject, _: In
 def _warn(results: list[Reviewed], output: str) -> None:
     for name, *_, injection in results:
         prefix = f"{name}: " if len(results) > 1 else ""
-        decision, warnings = injection.decision, [] if output == "json" else list(injection.warnings)
+        decision = injection.decision
+        warnings = [] if output == "json" else list(injection.warnings)
         if injection.error is not None:
             warnings.append(f"{decision.reason}: {decision.message}")
         elif injection.patch is None and output == "diff":

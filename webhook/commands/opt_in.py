@@ -37,7 +37,11 @@ from webhook.reading.installation import find_webhook
 FIELD_MANAGER = "kubevirt-scheduler"
 EXIT_INCOMPLETE = 1
 HEADS, KEYS = ("NAMESPACE", "VM", "RESULT", "DETAIL"), ("namespace", "name", "result", "detail")
-PLANNED, CHANGED, UNCHANGED, SKIPPED, FAILED = "would change", "changed", "unchanged", "skipped", "failed"
+PLANNED = "would change"
+CHANGED = "changed"
+UNCHANGED = "unchanged"
+SKIPPED = "skipped"
+FAILED = "failed"
 
 
 vm_options = together(
@@ -89,11 +93,13 @@ def _run(output: str, *, opts_in: bool, yes: bool) -> None:
     if given("names") and given("selector"):
         raise click.UsageError("specify either names or -l, not both")
     cluster = connect()
-    scope, webhook = selected(cluster.namespace), find_webhook(cluster)
+    scope = selected(cluster.namespace)
+    webhook = find_webhook(cluster)
     keys = webhook.settings.opt_in_annotations
     if webhook.activity is Activity.UNKNOWN:  # the cluster may have other annotations
         show_settings(webhook)
-    found, rows = _find_vms(cluster, scope), list[tuple[str, ...]]()
+    found = _find_vms(cluster, scope)
+    rows = list[tuple[str, ...]]()
     if not found:
         known = list[JsonObject]()
         with suppress(Denied):
@@ -159,7 +165,8 @@ def _apply(
     cluster: ClusterClient, vm: JsonObject, keys: Sequence[str], *, opts_in: bool, write: bool
 ) -> tuple[str, ...]:
     """Change the annotations of a VM's template, and return a row that says what happened, or would happen, and why."""
-    key, annotations = key_of(vm), _changes(vm, keys, opts_in=opts_in)
+    key = key_of(vm)
+    annotations = _changes(vm, keys, opts_in=opts_in)
     if not annotations:
         return *key, UNCHANGED, f"already opted {'in' if opts_in else 'out'}"
     if manager := managed_by(vm):

@@ -49,7 +49,8 @@ def certificate_problems(
 
 def tls_names() -> tuple[str, ...]:
     """Return the names of --tls-name. Raises UsageError for an invalid name, and for contradictory TLS options."""
-    folder, secret = given("tls_dir"), given("tls_secret")
+    folder = given("tls_dir")
+    secret = given("tls_secret")
     if secret and folder:
         raise click.UsageError("specify either --tls-secret or --tls-dir, not both")
     if secret and not given("tls_names"):
@@ -72,7 +73,9 @@ def certificate_of(
 
     A self-signed certificate is valid for the address `bind`, too.
     """
-    own, secret, configuration = given("tls_dir"), given("tls_secret"), given("webhook_configuration")
+    own = given("tls_dir")
+    secret = given("tls_secret")
+    configuration = given("webhook_configuration")
     found: AbstractContextManager[Path] = nullcontext(own) if own else temporary_folder()
     if not (own or secret):
         addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", *((bind,) if bind != AUTO else ()))))
@@ -168,12 +171,16 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    names, settings, snapshots = tls_names(), read_settings(os.environ), given("snapshots")
+    names = tls_names()
+    settings = read_settings(os.environ)
+    snapshots = given("snapshots")
     if snapshots and lease:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     open_closed_outputs()
     faulthandler.enable(STDERR)  # a crash in a library prints the frames of all threads, without values
-    log_stream, log_limit, uncaught_errors = LogStream(STDERR), LogLimit(), UncaughtErrors()
+    log_stream = LogStream(STDERR)
+    log_limit = LogLimit()
+    uncaught_errors = UncaughtErrors()
     uncaught_errors.install()
     log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)

@@ -44,8 +44,10 @@ def snapshot(output: Path) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    cluster, omitted = connect(), list[tuple[str, str, bool]]()
-    webhook, time = find_webhook(cluster), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    cluster = connect()
+    omitted = list[tuple[str, str, bool]]()
+    webhook = find_webhook(cluster)
+    time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     settings = webhook.settings
     objects = export(
         cluster, settings.longhorn_namespace, settings.opt_in_annotations, lambda *each: omitted.append(each)
@@ -61,7 +63,8 @@ def snapshot(output: Path) -> None:
 
 def _list_of(first: JsonObject, objects: Iterable[JsonObject]) -> tuple[bytes, Counter[str]]:
     """Return a List as JSON, with one object per line, and the number of objects by kind. `first` is not counted."""
-    lines, counts = [msgspec.json.encode(first)], Counter[str]()
+    lines = [msgspec.json.encode(first)]
+    counts = Counter[str]()
     for item in objects:
         counts[item["kind"]] += 1
         lines.append(msgspec.json.encode(item))

@@ -83,7 +83,9 @@ def forecast(
 class _Forecast(CatalogProxy):
     def __init__(self, catalog: Catalog, stopped: Collection[str], placed: PlannedPods, changes: Changes) -> None:
         super().__init__(catalog)
-        self._stopped, self._placed, self._changes = frozenset(stopped), placed, changes
+        self._stopped = frozenset(stopped)
+        self._placed = placed
+        self._changes = changes
 
     def node(self, name: str) -> Node | None:
         found = self._catalog.node(name)

@@ -7,7 +7,8 @@ from webhook.placement.objects.fields import JsonObject
 
 # Each replica exports the whole fleet, hence `max`.
 QUERY = 'sum(max by (opted_in) (kubevirt_scheduler_vms{state="Apart"}))'
-DAY, STEP = 24 * 60 * 60, 15 * 60  # seconds
+DAY = 24 * 60 * 60  # seconds
+STEP = 15 * 60
 
 
 def read_history(samples: Iterable[JsonObject]) -> list[tuple[int, int]]:

@@ -48,7 +48,8 @@ def expanded(vm: JsonObject, blueprints: Blueprints) -> JsonObject:
 
 
 def _spec(vm: JsonObject, field: str, blueprints: Blueprints) -> JsonObject:
-    matcher, namespace = mapping(vm, "spec", field), text(vm, "metadata", "namespace")
+    matcher = mapping(vm, "spec", field)
+    namespace = text(vm, "metadata", "namespace")
     if not matcher:
         return {}
     own_kind, cluster_kind, reference = _KINDS[field]
@@ -72,12 +73,15 @@ def _found(blueprints: Blueprints, kind: str, namespace: str, name: str) -> Json
 
 def _with_instance_type(spec: JsonObject, instance_type: JsonObject) -> JsonObject:
     """KubeVirt rejects a VM whose template sets one of these fields, too."""
-    domain, cpu = mapping(spec, "domain"), mapping(instance_type, "cpu")
-    memory, devices = mapping(instance_type, "memory"), mapping(domain, "devices")
+    domain = mapping(spec, "domain")
+    cpu = mapping(instance_type, "cpu")
+    memory = mapping(instance_type, "memory")
+    devices = mapping(domain, "devices")
     # However the preference divides the virtual CPUs into sockets, cores and threads, the pod's request is the same.
     topology = {"sockets": 1, "cores": cpu.get("guest"), "threads": 1}
     cpu = {"dedicatedCpuPlacement": cpu.get("dedicatedCPUPlacement")} | cpu
-    resources, percent = mapping(domain, "resources"), memory.get("overcommitPercent")
+    resources = mapping(domain, "resources")
+    percent = memory.get("overcommitPercent")
     if isinstance(percent, int) and percent > 0:
         requested = amounts({"memory": memory.get("guest")})["memory"] * (100 - percent) // 100
         resources = resources | {"requests": mapping(resources, "requests") | {"memory": str(requested)}}

@@ -83,7 +83,9 @@ def pod_of_vmi(
 ) -> JsonObject:
     """Return the pod that KubeVirt would create for the VMI of a running pod, without changes that need a restart."""
     created = before_scheduling(pod, vmi)
-    metadata, spec, status = mapping(created, "metadata"), mapping(created, "spec"), mapping(vm, "status")
+    metadata = mapping(created, "metadata")
+    spec = mapping(created, "spec")
+    status = mapping(vm, "status")
     # If the VM changes, KubeVirt updates where its VMI may run, but not the pod: `handleAffinityChangeRequest` in
     # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
     has_changed = status.get("observedGeneration") != status.get("desiredGeneration")
@@ -145,7 +147,8 @@ def rendered_pod(
     An approximation: sidecars, for example, have requests, too. The VM's template includes its instance type.
     """
     template = mapping(vm, "spec", "template")
-    name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
+    name = text(vm, "metadata", "name")
+    namespace = text(vm, "metadata", "namespace")
     reserved = reservation_labels(mapping(template, "spec"), uids) if rendering.reserves else {}
     metadata = {
         "generateName": f"virt-launcher-{name}-",

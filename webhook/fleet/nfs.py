@@ -116,7 +116,8 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
     for volume in mappings(spec, "volumes"):
         # KubeVirt copies only claims and DataVolumes: `ValidateVolumes` in
         # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/volume-migration/volume-migration.go
-        disk, claim = disks.get(text(volume, "name")), "" if volume.get("ephemeral") else claim_of(volume)
+        disk = disks.get(text(volume, "name"))
+        claim = "" if volume.get("ephemeral") else claim_of(volume)
         if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in attached:
             continue
         own = [findings[claim]] if claim in findings else []

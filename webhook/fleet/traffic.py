@@ -55,7 +55,8 @@ def read_rates(samples: Iterable[JsonObject]) -> dict[Key, dict[str, Traffic]]:
     """Return the rates of the samples of an instant query. Ignores samples that are not of this query."""
     found: dict[Key, dict[str, Traffic]] = {}
     for sample in samples:
-        labels, value = mapping(sample, "metric"), sample.get("value")
+        labels = mapping(sample, "metric")
+        value = sample.get("value")
         try:
             number = float(value[1]) if isinstance(value, list) else 0.0
         except (ValueError, TypeError, IndexError):
@@ -93,7 +94,8 @@ def reaches(traffic: Traffic, least: Traffic) -> bool:
 def summarize_traffic(traffic: Iterable[Traffic]) -> JsonObject:
     """Return the sum of what crosses the network, and how few of the VMs with such traffic make most of its bytes."""
     found = sorted((each for each in traffic if each != Traffic()), key=lambda each: each.bytes, reverse=True)
-    total, sums = sum(found, Traffic()), list(accumulate(each.bytes for each in found))
+    total = sum(found, Traffic())
+    sums = list(accumulate(each.bytes for each in found))
     makers = bisect_left(sums, MOST * total.bytes) + 1 if total.bytes else 0
     text = f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network"
     text += f"; {makers:,} of the {len(found):,} VMs make {MOST:.0%} of it" if makers else ""

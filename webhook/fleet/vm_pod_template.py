@@ -55,7 +55,8 @@ class Rendering(Struct, frozen=True):
         `nodes` are the cluster's.
         """
         configuration = mapping(kubevirt, "spec", "configuration")
-        of_developers, cpu_model = mapping(configuration, "developerConfiguration"), text(configuration, "cpuModel")
+        of_developers = mapping(configuration, "developerConfiguration")
+        cpu_model = text(configuration, "cpuModel")
         version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
         lowest = count(of_developers, "minimumClusterTSCFrequency", 0) or _lowest_frequency(nodes)
         selectors = mapping(of_developers, "nodeSelectors")
@@ -121,7 +122,8 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
 
     https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/services/template.go#L195
     """
-    own, cpu = mapping(vmi_spec, "affinity"), mapping(vmi_spec, "domain", "cpu")
+    own = mapping(vmi_spec, "affinity")
+    cpu = mapping(vmi_spec, "domain", "cpu")
     architecture = text(vmi_spec, "architecture") or rendering.architecture
     default = "host-passthrough" if architecture == "arm64" else "host-model"
     has_host_model = (text(cpu, "model") or rendering.cpu_model or default) == "host-model"
@@ -130,7 +132,8 @@ def rendered_affinity(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     labels += [f"{CPU_FEATURE}{text(each, 'name')}" for each in forbidden]
     if not labels:
         return own
-    of_nodes, excluded = mapping(own, "nodeAffinity"), [{"key": label, "operator": "DoesNotExist"} for label in labels]
+    of_nodes = mapping(own, "nodeAffinity")
+    excluded = [{"key": label, "operator": "DoesNotExist"} for label in labels]
     terms = mappings(of_nodes, REQUIRED, "nodeSelectorTerms") if REQUIRED in of_nodes else [JsonObject()]
     # Terms are ORed, so each of them excludes the nodes.
     terms = [term | {"matchExpressions": [*mappings(term, "matchExpressions"), *excluded]} for term in terms]
@@ -141,7 +144,8 @@ def node_selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the node selector of a VMI's pod."""
     domain = mapping(vmi_spec, "domain")
     architecture = text(vmi_spec, "architecture").lower() or rendering.architecture
-    model, machine = text(domain, "cpu", "model") or rendering.cpu_model, text(domain, "machine", "type")
+    model = text(domain, "cpu", "model") or rendering.cpu_model
+    machine = text(domain, "machine", "type")
     machine = machine or (rendering.machine_type if architecture == rendering.architecture else "")
     # A VMI always has a CPU model, host-model by default. Without one, KubeVirt would ignore the features.
     features = mappings(domain, "cpu", "features")

@@ -110,10 +110,12 @@ def _cached_patch_of_spec(encoded: bytes, change: _Change) -> Sequence[Operation
 
 def _patch_of_spec(spec: JsonObject, change: _Change) -> Sequence[Operation]:
     node, outcome, unpins, scheduler, preferences = change
-    changed, affinity = dict(spec), spec.get("affinity")
+    changed = dict(spec)
+    affinity = spec.get("affinity")
     if node:
         affinity = without_pin(affinity, node) if unpins else affinity
-        pin, avoid = outcome is Outcome.PINNED, outcome is Outcome.UNCHANGED
+        pin = outcome is Outcome.PINNED
+        avoid = outcome is Outcome.UNCHANGED
         changed["affinity"] = with_node(affinity, node, pin=pin, avoid=avoid)
     for preference in preferences:
         changed["affinity"] = with_preference(changed.get("affinity"), _term(preference))
@@ -133,7 +135,9 @@ def patch_for(decision: Decision, manifest: Manifest, settings: Settings) -> lis
     Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    spec, node, outcome = manifest.spec, decision.node or "", decision.outcome
+    spec = manifest.spec
+    node = decision.node or ""
+    outcome = decision.outcome
     if node and outcome is not Outcome.UNCHANGED and spec == NO_SPEC:
         raise Malformed("spec is empty")
     if outcome is Outcome.UNCHANGED and not decision.avoids:

@@ -26,7 +26,8 @@ def resolve_all(
     manifest: Manifest, catalog: Catalog, settings: Settings, by: OptedInBy = OptedInBy.ANNOTATION
 ) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order. `by` is what opts the VM in."""
-    names, named = manifest.claims[:MAX_CLAIMS], manifest.deciding_claim
+    names = manifest.claims[:MAX_CLAIMS]
+    named = manifest.deciding_claim
     return resolve_claims(names, manifest.namespace, manifest.vmi_uid, named, catalog, settings, by)
 
 
@@ -39,7 +40,8 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     Claims of the last rank decide only for a VM that its own annotation opts in (docs/decisions/0032).
     """
     found = (resolve(name, namespace, catalog, settings) for name in names)
-    findings, inherits = tuple(_with_interim_nodes(found, catalog, settings)), by in _INHERITED
+    findings = tuple(_with_interim_nodes(found, catalog, settings))
+    inherits = by in _INHERITED
     if len(findings) < 2 and not (findings and inherits):
         return findings
     budget = iter(range(MAX_USERS))
@@ -70,11 +72,13 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
 
 
 def _follow(claim: Claim, volume: Volume | None, catalog: Catalog, settings: Settings) -> ClaimFinding:
-    name, bound = claim.name, claim.is_bound(volume)
+    name = claim.name
+    bound = claim.is_bound(volume)
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)
-    state, storage_class = bool(claim.state_of), catalog.storage_class(claim.storage_class)
+    state = bool(claim.state_of)
+    storage_class = catalog.storage_class(claim.storage_class)
     limits = storage_class.limits if storage_class else ()  # a PV has the StorageClass of its claim
     unprovisioned = unusable is Reason.CLAIM_NOT_BOUND and not claim.volume_name
     if unprovisioned and claim.shared and storage_class and storage_class.served:

@@ -87,7 +87,8 @@ def read_untyped(request: JsonObject, settings: Settings, *, from_file: bool = F
         return read_request(convert(request, AdmissionRequest), settings, from_file=from_file)
     except Malformed as error:
         nothing = Manifest(PodObject(), text(request, "namespace"))
-        dry_run, problem = request.get("dryRun") is True, str(error).removeprefix("object.")
+        dry_run = request.get("dryRun") is True
+        problem = str(error).removeprefix("object.")
         mode = settings.affinity_mode
         return Review(text(request, "uid"), nothing, Subject.VM, mode, dry_run=dry_run, malformed=problem)
 

@@ -23,7 +23,8 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod
 
     If any of them runs a VM, only those that do count: the webhook pins the VM to the node at its next start.
     """
-    claims, budget = claims_of(handle, catalog), iter(range(MAX_CLASSES))
+    claims = claims_of(handle, catalog)
+    budget = iter(range(MAX_CLASSES))
 
     def is_consumer(pod: Pod) -> bool:
         if not pod.node or not pod.alive:

@@ -114,7 +114,8 @@ def read(path: Path) -> list[Document]:
         raise BadInput(f"{name}: {error.strerror}; specify a file, or - for standard input") from None
     with suppress(msgspec.DecodeError, UnicodeDecodeError):  # the YAML parser is slow, and reports the line of an error
         return [Document(name, 1, msgspec.json.decode(content.removeprefix(BOM_UTF8)))]
-    found, number = list[Document](), 0
+    found = list[Document]()
+    number = 0
     try:
         for number, value in enumerate(kubernetes_yaml.documents(content.decode("utf-8-sig")), 1):
             if value is not None:

@@ -89,7 +89,8 @@ def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> Js
     """
     item = _with_the_fields_of(kind, raw)
     mapping(item, "metadata").pop("resourceVersion", None)
-    template, revision = mapping(item, "spec", "template"), mapping(item, "data")
+    template = mapping(item, "spec", "template")
+    revision = mapping(item, "data")
     specs = [mapping(each, "spec") for each in (item, template, revision)]
     kept = ANNOTATIONS | frozenset(opt_in)
     for annotated in (mapping(item, "metadata"), mapping(template, "metadata"), *specs):

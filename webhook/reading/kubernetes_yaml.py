@@ -141,6 +141,7 @@ def _events(value: Any) -> Iterator[yaml.Event]:
 
 def to_yaml(value: Any) -> str:
     """Return an object as YAML, with its keys in order and no folded lines, which are hard to compare."""
-    start, end = (yaml.StreamStartEvent(), yaml.DocumentStartEvent()), (yaml.DocumentEndEvent(), yaml.StreamEndEvent())
+    start = (yaml.StreamStartEvent(), yaml.DocumentStartEvent())
+    end = (yaml.DocumentEndEvent(), yaml.StreamEndEvent())
     text: str = yaml.emit((*start, *_events(value), *end), Dumper=yaml.CSafeDumper, allow_unicode=True, width=-1)
     return text

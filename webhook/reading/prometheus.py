@@ -24,7 +24,8 @@ def ask(  # noqa: PLR0913 (the parts of a request)
 
     TLS trusts the CAs of the system, or those of the file in SSL_CERT_FILE.
     """
-    address, fields = f"{url.rstrip('/')}/api/v1/query", {"query": query}
+    address = f"{url.rstrip('/')}/api/v1/query"
+    fields = {"query": query}
     if seconds:
         end = int(time.time()) // step * step
         address += "_range"
@@ -55,7 +56,8 @@ def ask(  # noqa: PLR0913 (the parts of a request)
 
 def _read(response: urllib3.BaseHTTPResponse, timeout: float) -> bytes:
     """Read a response. It isn't unpacked: a packed megabyte may take a gigabyte. Raises BadInput for an endless one."""
-    content, end = bytearray(), time.monotonic() + timeout
+    content = bytearray()
+    end = time.monotonic() + timeout
     # Each byte restarts the timeout of a read, so take what has arrived instead of a full part.
     while part := response.read1(PART, decode_content=False):
         content += part

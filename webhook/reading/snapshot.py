@@ -22,7 +22,9 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
 
     Also returns the object by which a snapshot describes itself, empty without one.
     """
-    inventory, description, found = Inventory(), JsonObject(), 0
+    inventory = Inventory()
+    description = JsonObject()
+    found = 0
     known = {kind.name: kind for kind in kinds("")}  # files may be of any namespace of Longhorn's
     by_name = {(kind.group, kind.name): kind for kind in (*known.values(), *tool_kinds(""))}
     for document in read_all(paths):

@@ -62,7 +62,8 @@ def benchmark(storage_class: str, namespace: str, image: str, yes: bool, output:
             for path, problem in left.items():
                 click.echo(printable(f"Not deleted: {path}: {problem}"), err=True)
     rows = compare(visits[BESIDE], visits[ELSEWHERE])
-    words, direct = sentence(rows), all(each.direct for side in visits.values() for each in side)
+    words = sentence(rows)
+    direct = all(each.direct for side in visits.values() for each in side)
     if output == "json":
         found = {"storageClass": storage_class, "nodes": nodes, "direct": direct, "operations": rows, "text": words}
         click.echo(as_data(found), nl=False)

@@ -60,7 +60,8 @@ def _row(operation: str, *probes: Sequence[Figures]) -> Row:
 def _side(probes: Sequence[Figures]) -> Side:
     found = sorted(each for probe in probes for each in probe.microseconds)
     p50, p99 = (found[(len(found) * percent - 1) // 100] / 1000 for percent in (50, 99))
-    operations, seconds = sum(each.operations for each in probes), sum(each.seconds for each in probes)
+    operations = sum(each.operations for each in probes)
+    seconds = sum(each.seconds for each in probes)
     return Side(p50, p99, round(operations / seconds, 1))
 
 

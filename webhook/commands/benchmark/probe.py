@@ -39,7 +39,9 @@ def fill(file: int) -> None:
 
 def measure(file: int, size: int, seconds: float, *, writes: bool) -> list[float]:
     """Return the seconds that each operation took: at least one, at random offsets that are the same in each run."""
-    buffer, offsets, latencies = _buffer(size), random.Random(size), list[float]()  # noqa: S311 (no secret)
+    buffer = _buffer(size)
+    offsets = random.Random(size)  # noqa: S311 (no secret)
+    latencies = list[float]()
     begin = time.perf_counter() + WARM_UP * seconds
     while not latencies or time.perf_counter() < begin + seconds:
         offset = size * offsets.randrange(FILE_SIZE // size)

@@ -32,7 +32,10 @@ class BenchmarkRun:
     def __init__(
         self, cluster: ClusterClient, plan: Plan, presses: Presses, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._cluster, self._plan, self._presses, self._clock = cluster, plan, presses, clock
+        self._cluster = cluster
+        self._plan = plan
+        self._presses = presses
+        self._clock = clock
         self._deadline = clock() + LONGEST_RUN
         self._volume = ""  # the path of the claim's PV
 
@@ -49,7 +52,8 @@ class BenchmarkRun:
             _report("Waiting for the share-manager")
             self._run_pod(0, "Running")
             server = self._share_manager()
-            visits, nodes = {BESIDE: list[Visit](), ELSEWHERE: list[Visit]()}, {BESIDE: server[0]}
+            visits = {BESIDE: list[Visit](), ELSEWHERE: list[Visit]()}
+            nodes = {BESIDE: server[0]}
             for number, side in enumerate(VISITS, 1):
                 _report(f"Measuring {side} ({number} of {len(VISITS)})")
                 pod = self._run_pod(number, "Succeeded", "In" if side in nodes else "NotIn", nodes.get(side, server[0]))
@@ -62,18 +66,21 @@ class BenchmarkRun:
     def delete(self) -> dict[str, str]:
         """Delete everything. Return the paths of what is left after a while or another Ctrl-C, with their errors."""
         _report("Deleting everything that the benchmark created")
-        deadline, pressed = self._clock() + LONGEST_DELETION, self._presses.count
+        deadline = self._clock() + LONGEST_DELETION
+        pressed = self._presses.count
         while (left := self._delete_once()) and self._clock() < deadline and self._presses.count == pressed:
             self._presses.sleep(POLL)
         return left
 
     def _run_pod(self, number: int, phase: str, operator: str = "", node: str = "") -> JsonObject:
         """Create a pod, and return it when it is in this phase. Raises BadInput, and ClusterError."""
-        path, pod = PODS.path_in(self._plan.namespace), self._plan.pod_manifest(number, operator, node)
+        path = PODS.path_in(self._plan.namespace)
+        pod = self._plan.pod_manifest(number, operator, node)
         self._cluster.send("POST", path, pod, REQUEST_TIMEOUT)
         where = f" on {node}" if node else ""
         where = f" on another node than {node}" if operator == "NotIn" else where
-        since, problem = self._clock(), ""
+        since = self._clock()
+        problem = ""
         while self._clock() < min(self._deadline, since + LONGEST_PROBLEM):
             pod = self._cluster.get(self._plan.paths[number], REQUEST_TIMEOUT) or {}
             if text(pod, "status", "phase") == phase:

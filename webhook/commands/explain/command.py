@@ -95,7 +95,8 @@ def _explained(found: Found, fleet: Fleet) -> JsonObject:
 
 
 def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
-    settings, namespace = fleet.webhook.settings, given("namespace") or fleet.namespace
+    settings = fleet.webhook.settings
+    namespace = given("namespace") or fleet.namespace
     received = read_documents(file)
     for document in received:
         snapshot.add(fleet.inventory, document, namespace)

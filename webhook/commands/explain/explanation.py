@@ -66,7 +66,8 @@ def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObje
     manifest = Manifest.of(pod, namespace)
     created = Manifest.of(before_scheduling(pod), namespace)
     found = explain_review(review_of(created, settings), catalog, settings)
-    fact, placement = read_pod(manifest.pod), [*_placement(manifest)]
+    fact = read_pod(manifest.pod)
+    placement = [*_placement(manifest)]
     if fact and settings.steering and (followed := assess_pod(fact, catalog, settings)):
         served = f"which {followed.storage_node} serves" if followed.storage_node else "which no node serves now"
         placement.append(
@@ -78,7 +79,9 @@ def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObje
 
 def explain_machine(machine: Machine, inventory: Inventory, webhook: Webhook) -> JsonObject:
     """Explain where a VM is, and the decision on its next pod. Without that pod, there is no decision."""
-    settings, around, catalog = webhook.settings, Surroundings(webhook.predicting), inventory.store
+    settings = webhook.settings
+    around = Surroundings(webhook.predicting)
+    catalog = inventory.store
     status = assess(machine, catalog, around.settings)
     vm = describe(status, plan_move(status, around, catalog), inventory.volume_data())
     stopped = status.start.stopped if status.start else ()
@@ -193,7 +196,8 @@ def _rules(trace: Trace, ignored: Collection[Reason]) -> Iterator[Finding]:
 
 def claim_findings(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Settings) -> Iterator[Finding]:
     """Yield what leads from a claim to its node, or why it has none."""
-    claim, longhorn = catalog.claim(namespace, finding.claim), settings.longhorn_namespace
+    claim = catalog.claim(namespace, finding.claim)
+    longhorn = settings.longhorn_namespace
     path = ["claim " + finding.claim, *([f"PV {claim.volume_name}"] if claim and claim.volume_name else [])]
     yield Finding(" → ".join([*path, *([f"volume {finding.volume}"] if finding.volume else [])]))
     if finding.volume and (pod := catalog.share_manager_pod(longhorn, finding.volume)):
@@ -224,10 +228,12 @@ def _volume_consumers(volume: str, trace: Trace, catalog: Catalog) -> Iterator[F
     for pv in catalog.volumes_by_handle(volume):
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
         yield Finding(f"volume {volume} → PV {pv.name} → {claim}")
-    consumers, queries = trace.consumers or (), (catalog.mounting_pods, catalog.other_mounting_pods)
+    consumers = trace.consumers or ()
+    queries = (catalog.mounting_pods, catalog.other_mounting_pods)
     mounting = {pod.key: pod for query in queries for claim in claims_of(volume, catalog) for pod in query(*claim)}
     for pod in mounting.values():
-        votes, only_vms = pod in consumers, any(each.belongs_to_vm for each in consumers) and not pod.belongs_to_vm
+        votes = pod in consumers
+        only_vms = any(each.belongs_to_vm for each in consumers) and not pod.belongs_to_vm
         must = "VMs decide" if only_vms else "the pod must be opted in, bound, and Pending or Running"
         yield Finding(f"{'/'.join(pod.key)}: {_location(pod)}{'' if votes else f'; no vote: {must}'}", votes)
     for node in sorted(trace.avoided):

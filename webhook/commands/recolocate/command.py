@@ -116,7 +116,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         lines = list(restart_lines(proposals))
         click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
     elif client and yes:
-        moves, reporter = relocations(proposals), Reporter(as_json=output == "json")
+        moves = relocations(proposals)
+        reporter = Reporter(as_json=output == "json")
         _print_risks(proposals if given("names") else (), settle if moves else None)
         with answered():
             limits = with_own_limits(Limits(parallel, settle=settle, most=most), client)
@@ -134,7 +135,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
 def _read_rates(least: Traffic) -> Rates:
     """Return the disk traffic of all VMs. With a limit on it, raises UsageError or BadInput if it is not known."""
-    rates, limited = read_rates(), least != Traffic()
+    rates = read_rates()
+    limited = least != Traffic()
     if limited and not given("prometheus"):
         raise click.UsageError("--min-iops and --min-throughput require --prometheus: the disk traffic of the VMs")
     if limited and not rates:

@@ -60,7 +60,8 @@ def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migrati
 
 
 def _migration(item: JsonObject) -> Migration:
-    metadata, state = mapping(item, "metadata"), mapping(item, "status", "migrationState")
+    metadata = mapping(item, "metadata")
+    state = mapping(item, "status", "migrationState")
     blocked = (why for kind, why in BLOCKING.items() if has_condition(item, kind))
     return Migration(
         text(metadata, "namespace"),

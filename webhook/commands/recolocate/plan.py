@@ -40,7 +40,8 @@ def render(described: Sequence[JsonObject], most: int | None) -> str:
     apart = [each["action"] for each in described if each["reason"] != Hindrance.NOT_APART]
     if not apart:
         return f"{table}No VM is apart from its storage.\n"
-    moves, restarts = apart.count("migrate"), apart.count("restart")
+    moves = apart.count("migrate")
+    restarts = apart.count("restart")
     chosen = f"{most} of {moves}" if most is not None and most < moves else str(moves)
     return f"{table}\n{len(apart)} apart: {chosen} would migrate{f', {restarts} need a restart' * bool(restarts)}\n"
 

@@ -97,8 +97,12 @@ class MigrationRun:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._limits, self._settings = cluster, limits, settings
-        self._run, self._plan, self._report, self._presses = run, plan, report, presses
-        self._clock, self._suffix = clock, secrets.token_hex(3)
+        self._run = run
+        self._plan = plan
+        self._report = report
+        self._presses = presses
+        self._clock = clock
+        self._suffix = secrets.token_hex(3)
         # By the namespace and name of a migration: the source node of another client's, and when it was seen first.
         self._sources: dict[Key, str] = {}
         self._seen: dict[Key, float] = {}

@@ -85,7 +85,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     what, names = _chosen(words, sort_by, only_apart=only_apart)
-    rates, fleet = read_rates(), read_fleet()
+    rates = read_rates()
+    fleet = read_fleet()
     scope = replace(selected(fleet.namespace), names=names if what == "vms" else frozenset())
     found = report_on(fleet, scope, rates, planned=output != "name", of_page=output == "html")
     if not found["vms"] and scope.namespace:

@@ -49,8 +49,10 @@ def dashboard(port: int, interval: int) -> None:
       kubevirt-scheduler dashboard -A
       kubevirt-scheduler dashboard -n shop --port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    context, first = click.get_current_context(), read_fleet()
-    scope, inventory = selected(first.namespace), first.inventory
+    context = click.get_current_context()
+    first = read_fleet()
+    scope = selected(first.namespace)
+    inventory = first.inventory
     if not any(map(scope.selects, inventory.machines(first.webhook.predicting))):
         scope.report_none(inventory.namespaces())
 
@@ -74,8 +76,11 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, port: int, read: Callable[[], JsonObject], interval: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)
-        self._read, self.interval, self._lock = read, interval, threading.Lock()
-        self._report, self._read_at = JsonObject(), float("-inf")
+        self._read = read
+        self.interval = interval
+        self._lock = threading.Lock()
+        self._report = JsonObject()
+        self._read_at = float("-inf")
         # Otherwise a site whose name a DNS server changes to 127.0.0.1 could read the page in its visitor's browser.
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -112,11 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(HTTPStatus.FORBIDDEN)
         if path not in PATHS:
             return self.send_error(HTTPStatus.NOT_FOUND)
-        status, media_type = HTTPStatus.OK, PATHS[path]
+        status = HTTPStatus.OK
+        media_type = PATHS[path]
         try:
             body = self.server.content(path).encode()
         except BadInput as error:
-            status, media_type = HTTPStatus.SERVICE_UNAVAILABLE, PATHS["/report.json"]
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            media_type = PATHS["/report.json"]
             body = page.embedded_json({"error": str(error)}).encode()
         self.send_response(status)
         if path == "/" and status is not HTTPStatus.OK:

@@ -132,7 +132,8 @@ def describe_proposal(proposal: Proposal | None) -> JsonObject | None:
 
 def describe(status: Status, move: Move | Refusal, volumes: Mapping[str, VolumeData]) -> JsonObject:
     """Return one VM of the report. `move` is how live migration can move this VM alone."""
-    machine, data = status.machine, volumes.get(status.volume, NO_DATA)
+    machine = status.machine
+    data = volumes.get(status.volume, NO_DATA)
     local = data.is_local_to(status.storage_node)
     words = ", ".join(filter(None, (data.locality, LOCAL[local])))
     return {

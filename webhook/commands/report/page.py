@@ -18,7 +18,8 @@ def render(report: JsonObject, interval: int = 0) -> str:
 
     With an interval, the page reads report.json from its server every so many seconds.
     """
-    style, scripts = _read("page.css"), [_read(name) for name in SCRIPTS]
+    style = _read("page.css")
+    scripts = [_read(name) for name in SCRIPTS]
     # The hashes admit this style and these scripts. Everything else is blocked, including any request of a file.
     connect = "'self'" if interval else "'none'"
     policy = (

@@ -34,7 +34,10 @@ class InterPodAffinity:
     def __init__(
         self, pod: Pod, affinity_terms: tuple[AffinityTerm, ...], catalog: Catalog, comparisons: Comparisons
     ) -> None:
-        self.pod, self.affinity_terms, self.catalog, self.comparisons = pod, affinity_terms, catalog, comparisons
+        self.pod = pod
+        self.affinity_terms = affinity_terms
+        self.catalog = catalog
+        self.comparisons = comparisons
         self._unknown = self.passed_over = False
         self._oversized: Collection[str] = ()
         self._verdict: Verdict | None = None
@@ -134,7 +137,8 @@ class InterPodAffinity:
     def _selects_namespace(self, term: AffinityTerm, *, own: bool) -> bool:
         found = self.catalog.namespace(self.pod.namespace) if term.namespace_selector else None
         if term.namespace_selector and found is None:
-            self._unknown, self.passed_over = self._unknown or own, self.passed_over or not own
+            self._unknown = self._unknown or own
+            self.passed_over = self.passed_over or not own
             return False
         return selects(term.namespace_selector, found.labels if found else {})
 

@@ -198,7 +198,8 @@ def _size_of_terms(affinity: JsonObject) -> int:
 
 def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys of the annotations with the value "true", and of those with the value "false"."""
-    values, items = annotations.values(), annotations.items()
+    values = annotations.values()
+    items = annotations.items()
     true = frozenset([key for key, value in items if value == "true"]) if "true" in values else NO_STRINGS
     false = frozenset([key for key, value in items if value == "false"]) if "false" in values else NO_STRINGS
     return true, false

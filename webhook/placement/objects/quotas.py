@@ -31,7 +31,8 @@ def exceeded_quota(pod: PodObject, quotas: Iterable[JsonObject]) -> str:
 def _excess(requests: Mapping[str, int], limits: Mapping[str, int], quota: JsonObject) -> str:
     if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
         return ""
-    hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
+    hard = mapping(quota, "status", "hard")
+    used = mapping(quota, "status", "used")
     for name in hard:
         prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
         resource = name.removeprefix(prefix)

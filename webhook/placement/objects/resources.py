@@ -155,10 +155,12 @@ def format_quantity(resource: str, quantity: int) -> str:
         return f"{quantity}m" if quantity % 1000 else f"{quantity // 1000}"
     if not resource.startswith(_BYTE_RESOURCES):
         return str(quantity)
-    size, unit = float(quantity), ""
+    size = float(quantity)
+    unit = ""
     for larger in _BINARY_UNITS:
         if size >= 10 * 1024:  # not 1024: more digits keep different amounts from looking equal
-            size, unit = size / 1024, larger
+            size /= 1024
+            unit = larger
     return f"{size:.1f}".removesuffix(".0") + unit
 
 
@@ -173,7 +175,8 @@ def effective_requests(pod: PodObject) -> dict[str, int]:
     of_containers = status.container_statuses + status.init_container_statuses
     if len(containers) + len(init_containers) > MAX_CONTAINERS or len(of_containers) > MAX_CONTAINERS:
         raise CostlyQuantities("the pod has too many containers")
-    statuses, quantities = {each.name: each for each in of_containers}, _PodQuantities(pod)
+    statuses = {each.name: each for each in of_containers}
+    quantities = _PodQuantities(pod)
     total: dict[str, int] = {}
     for container in containers:
         _add(total, quantities.of_container(container, statuses))
@@ -193,7 +196,8 @@ def effective_requests(pod: PodObject) -> dict[str, int]:
         total |= quantities.of_pod_level(pod, spec.resources, total)
     # Kubernetes 1.37 adds the overhead to the status of the whole pod, which already contains it: PodRequests, and
     # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/kubelet_pods.go#L2182. Older ones don't read it.
-    allocated, actual = status.allocated_resources, status.resources.requests if status.resources else {}
+    allocated = status.allocated_resources
+    actual = status.resources.requests if status.resources else {}
     for counted in (allocated, actual) if allocated and actual else ():
         _raise_to(total, quantities.millis(counted))
     if spec.overhead:

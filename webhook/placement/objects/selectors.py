@@ -170,7 +170,8 @@ def required_terms(
 
 
 def _affinity_term(term: JsonObject, namespace: str, labels: Mapping[str, str]) -> AffinityTerm:
-    selector, namespaces = label_selector(term.get("labelSelector")), label_selector(term.get("namespaceSelector"))
+    selector = label_selector(term.get("labelSelector"))
+    namespaces = label_selector(term.get("namespaceSelector"))
     if selector is not None:
         # The API server merges these keys into the selector, but only after it has called the webhooks.
         selector += tuple(

@@ -31,7 +31,10 @@ class LogStream:
 
     def __init__(self, descriptor: int) -> None:
         self.dropped = 0
-        self._descriptor, self._line_cut, self._timeout, self._lock = descriptor, False, READER_TIMEOUT, Lock()
+        self._descriptor = descriptor
+        self._line_cut = False
+        self._timeout = READER_TIMEOUT
+        self._lock = Lock()
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
@@ -41,7 +44,8 @@ class LogStream:
             data = (b"\n" if self._line_cut else b"") + text.encode(errors="backslashreplace")
             for start in range(0, len(data), PIPE_BUF):
                 if not self._write_chunk(data[start : start + PIPE_BUF]):
-                    self._line_cut, self._timeout = self._line_cut or start > 0, 0
+                    self._line_cut = self._line_cut or start > 0
+                    self._timeout = 0
                     self.dropped += 1
                     break
             else:
@@ -71,7 +75,8 @@ class LogLimit(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.suppressed = 0
-        self._clock, self._lock = clock, Lock()
+        self._clock = clock
+        self._lock = Lock()
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._dropped: Counter[Hashable] = Counter()  # since the last written line, by cause
 

@@ -89,7 +89,8 @@ def _filled(
     return family
 
 
-gauge, counter = partial(_filled, GaugeMetricFamily), partial(_filled, CounterMetricFamily)
+gauge = partial(_filled, GaugeMetricFamily)
+counter = partial(_filled, CounterMetricFamily)
 
 
 class Metrics(Collector):
@@ -99,12 +100,15 @@ class Metrics(Collector):
     """
 
     def __init__(self, action: Action = Action.INJECT, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._page, self._rendered_at = clock, b"", float("-inf")
+        self._clock = clock
+        self._page = b""
+        self._rendered_at = float("-inf")
         self._action = action
         self._decisions = Counter(dict.fromkeys(possible_labels(), 0))
         self._responses = Counter(dict.fromkeys(CODES, 0))
         self._passed_over = 0
-        self._durations, self._seconds = [0] * (len(BUCKETS) + 1), 0.0
+        self._durations = [0] * (len(BUCKETS) + 1)
+        self._seconds = 0.0
         self._registry = CollectorRegistry()
         Info(f"{PREFIX}build", "The version of the webhook and of Python.", registry=self._registry).info(
             {"version": __version__, "python": platform.python_version()}
@@ -152,7 +156,8 @@ class Metrics(Collector):
     def page(self) -> bytes:
         """Return `exposition`, rendered at most once a second, so that a flood of scrapes delays no probe."""
         if self._clock() - self._rendered_at >= 1:
-            self._page, self._rendered_at = self.exposition(), self._clock()
+            self._page = self.exposition()
+            self._rendered_at = self._clock()
         return self._page
 
     def exposition(self) -> bytes:

@@ -48,7 +48,10 @@ class Peer:
     __slots__ = ("address", "bytes", "connections", "used")
 
     def __init__(self, address: str) -> None:
-        self.address, self.connections, self.bytes, self.used = address, 0, 0, 0.0
+        self.address = address
+        self.connections = 0
+        self.bytes = 0
+        self.used = 0.0
 
 
 class RequestHandler(Struct):
@@ -104,7 +107,8 @@ class Connection:
             self._read(now)
 
     def _read(self, now: float) -> None:
-        parser, data = self.parser, self.channel.receive()
+        parser = self.parser
+        data = self.channel.receive()
         if data:
             parser.feed(data, now)
         elif data is not None:  # the end of the stream

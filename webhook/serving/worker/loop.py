@@ -148,7 +148,8 @@ class Loop:
                 waiting[found] = None
             else:
                 callbacks.append(found)
-        requests, handshakes = list[Connection](), list[Connection]()
+        requests = list[Connection]()
+        handshakes = list[Connection]()
         for each in waiting:
             (handshakes if each.phase is Phase.HANDSHAKE else requests).append(each)
         for connections in filter(None, (requests, handshakes)):

@@ -54,7 +54,8 @@ class _Message:
 
     def reset(self) -> None:
         self.started = self.complete = False
-        self.target, self.body = b"", bytearray()
+        self.target = b""
+        self.body = bytearray()
         self.head_size = 0
         self.head: Head | None = None
         self.fields: list[tuple[bytes, bytes]] = []
@@ -81,7 +82,8 @@ class _Message:
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
-        fields, llhttp = dict(self.fields), self.llhttp
+        fields = dict(self.fields)
+        llhttp = self.llhttp
         version = llhttp.get_http_version()
         self._check_head(fields, version)
         # Of HTTP/1.0, llhttp would keep a connection with the options `close` and `keep-alive` (RFC 9112, 9.3).

@@ -109,8 +109,10 @@ class Connections:
             start, _, peer = peers[0]
             yield waiting[peer].popleft()
             end = clock()
-            self._latest_start, self._charged = max(self._latest_start, start), True
-            peer.used, begin = start + end - begin, end
+            self._latest_start = max(self._latest_start, start)
+            self._charged = True
+            peer.used = start + end - begin
+            begin = end
             if waiting[peer]:
                 heapreplace(peers, (peer.used, next(numbers), peer))
             else:

@@ -55,7 +55,8 @@ class TlsChannel(Channel):
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_outdated: Callable[[], bool]) -> None:
         super().__init__(sock, is_outdated)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = b""  # ciphertext that TLS has not got yet
         self._useless_records = self._handshake_bytes = 0
@@ -164,7 +165,10 @@ class TlsChannel(Channel):
 
     def _take_records(self, limit: int) -> tuple[bytes, int]:
         """Return the next complete records for TLS, or what is no record, and their number."""
-        received, size, end, number = self._received, len(self._received), 0, 0
+        received = self._received
+        size = len(self._received)
+        end = 0
+        number = 0
         last_header = size - HEADER_SIZE
         while end <= last_header and number < limit:
             content_type, length = unpack_header(received, end)
