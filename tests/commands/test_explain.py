@@ -285,7 +285,10 @@ def test_a_malformed_field_is_named_and_not_quoted(tmp_path: Path) -> None:
         tmp_path, virt_launcher(requests={"cpu": "s3cret"}), cluster=(*storage(), node()), COLUMNS="999"
     )
     assert result.exit_code == 0
-    assert f"unchanged, {Reason.UNJUDGED}: the pod is malformed (resources: a resource quantity " in result.stdout
+    assert (
+        f"unchanged, {Reason.UNJUDGED}: the pod is malformed (spec.containers[0].resources.requests.cpu: "
+        in result.stdout
+    )
     assert "s3cret" not in result.stdout
 
 
@@ -294,7 +297,7 @@ def test_a_malformed_field_is_named_and_not_quoted(tmp_path: Path) -> None:
     [
         (
             virt_launcher("a", node="node-a", requests={"cpu": "1 core"}),
-            "document 1: Pod a: resources: a resource quantity is not a number with a unit",
+            "document 1: Pod a: spec.containers[0].resources.requests.cpu: expected a quantity, such as 500m or 4Gi",
         ),
         (
             virtual_machine() | {"spec": {}},

@@ -252,6 +252,10 @@ def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Pa
         ("{apiVersion: v1, kind: Pod}", " document 1: Pod metadata: expected a mapping"),
         ("{apiVersion: v1, kind: Pod, metadata: {}, spec: x}", " document 1: Pod spec: expected object, got str"),
         ("{apiVersion: v1, kind: AdmissionReview}", " document 1: not an AdmissionReview of admission.k8s.io/v1"),
+        (
+            to_yaml(vm(domain={"memory": {"guest": "${MEM:=4Gi}"}})),
+            " document 1: VirtualMachine vm1: domain.memory.guest: expected a quantity, such as 500m or 4Gi",
+        ),
         (f"{{apiVersion: {API_VERSION}, kind: {KIND}}}", " document 1: the AdmissionReview has no request"),
         (to_yaml(CREATION | {"request": request({})}), " document 1: Pod metadata: expected a mapping"),
     ],
@@ -264,7 +268,8 @@ def test_a_missing_snapshot_is_an_error_and_a_malformed_object_a_warning(run: Ru
     vm = write_yaml(tmp_path, virt_launcher())
     assert error_line(run(vm, "--snapshot", "missing.yaml")).startswith("missing.yaml: No such file or directory")
     odd = write_yaml(tmp_path, node(allocatable={"cpu": "lots"}), name="odd.yaml")
-    warning = f"Warning: {odd}: document 1: Node node-a: a resource quantity is not a number with a unit; ignored\n"
+    problem = "status.allocatable.cpu: expected a quantity, such as 500m or 4Gi"
+    warning = f"Warning: {odd}: document 1: Node node-a: {problem}; ignored\n"
     assert warning in run(vm, "--snapshot", str(odd)).stderr
 
 

@@ -314,7 +314,10 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     server.missing |= {"virtualmachines", "virtualmachineinstances", "sharemanagers"}
     result = run_report("--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 0
-    assert result.stderr == "Warning: Node broken: a resource quantity is not a number with a unit; ignored\n"
+    assert (
+        result.stderr
+        == "Warning: Node broken: status.allocatable.cpu: expected a quantity, such as 500m or 4Gi; ignored\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def test_the_predicted_containers_request_what_the_rendered_ones_request(case: A
     vm = {"metadata": {"name": "vm1", "namespace": "default"}, "spec": {"template": case["template"]}}
     spec = rendered_pod(vm, rendering=Rendering.of(case["kubevirt"]), uids=RECORDED["uids"])["spec"]
     for kind, recorded in (("containers", "containers"), ("initContainers", "restartingInitContainers")):
-        expected = {name: _without_devices(amounts(requests)) for name, requests in case["pod"][recorded].items()}
-        assert {each["name"]: amounts(each["resources"]["requests"]) for each in spec[kind]} == expected
+        expected = {name: _without_devices(amounts(requests, kind)) for name, requests in case["pod"][recorded].items()}
+        assert {each["name"]: amounts(each["resources"]["requests"], kind) for each in spec[kind]} == expected
     assert {each["restartPolicy"] for each in spec["initContainers"]} <= {"Always"}
 
 

@@ -320,7 +320,7 @@ def test_a_start_that_fails_has_a_reason() -> None:
     found = assess(machine, catalog(*SERVED), Settings())
     assert found.start
     assert found.start.decision.reason is Reason.UNJUDGED
-    assert "the pod is malformed (resources: " in found.start.decision.message
+    assert "the pod is malformed (spec.overhead.cpu: expected a quantity" in found.start.decision.message
 
 
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:

@@ -94,7 +94,11 @@ def test_annotations_never_exceed_the_api_servers_limit(spare: int, annotated: b
         ({"affinity": "hunter2"}, Outcome.UNCHANGED, "(spec.affinity: expected object, got str)"),
         ({"affinity": {"nodeAffinity": "hunter2"}}, Outcome.UNCHANGED, "(nodeAffinity: expected a mapping)"),
         ({"affinity": {"nodeAffinity": {PREFERRED: {"hunter2": 1}}}}, Outcome.UNCHANGED, " expected a list)"),
-        ({"requests": {"cpu": "hunter2"}}, Outcome.UNCHANGED, "the pod is malformed (resources: a resource quant"),
+        (
+            {"requests": {"cpu": "hunter2"}},
+            Outcome.UNCHANGED,
+            "the pod is malformed (spec.containers[0].resources.requests.cpu: expected a quantity",
+        ),
         ({"requests": {"cpu": "1" * 33}}, Outcome.PREFERRED, "or required pod (anti-)affinity of this size"),
     ],
 )

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import Object, pod, typed
+from tests.support.builders import Object, pod, pod_fact, typed
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.resources import (
     MAX_LENGTH,
     MAX_QUANTITIES,
     CostlyQuantities,
+    amount,
     amounts,
     effective_requests,
     format_quantity,
@@ -180,15 +181,39 @@ def test_a_status_that_no_kubelet_writes_is_not_parsed() -> None:
 def test_a_quantity_is_parsed_to_milli_for_cpu_and_to_whole_units_otherwise(
     quantity: Any, milli: int, units: int
 ) -> None:
-    assert amounts({"cpu": quantity, "memory": quantity}) == {"cpu": milli, "memory": units}
+    assert amounts({"cpu": quantity, "memory": quantity}, "path") == {"cpu": milli, "memory": units}
 
 
 @pytest.mark.parametrize(
     "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf", "٣"]
 )
 def test_an_invalid_quantity_raises_malformed(quantity: str) -> None:
-    with pytest.raises(Malformed, match="not a number with a unit"):
-        amounts({"cpu": quantity})
+    with pytest.raises(Malformed, match=r"^path\.cpu: expected a quantity"):
+        amounts({"cpu": quantity}, "path")
+    with pytest.raises(Malformed, match=r"^memory\.guest: expected a quantity"):
+        amount(quantity, "memory.guest")
+
+
+LIMITS = {"limits": {"cpu": "1", "example.com/gpu": "one"}}
+IN_STATUS = {"containerStatuses": [{"name": "a", "allocatedResources": {"cpu": "one"}}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"spec": {"containers": [{"name": "a"}, {"name": "b", "resources": LIMITS}]}},
+         "spec.containers[1].resources.limits.example.com/gpu"),
+        ({"spec": {"containers": [], "initContainers": [{"name": "a", "resources": LIMITS}]}},
+         "spec.initContainers[0].resources.limits.example.com/gpu"),
+        ({"spec": {"containers": [], "resources": {"requests": {"memory": "much"}}}}, "spec.resources.requests.memory"),
+        ({"spec": {"containers": [], "overhead": {"cpu": "one"}}}, "spec.overhead.cpu"),
+        ({"spec": {"containers": [{"name": "a"}]}, "status": IN_STATUS}, "status"),
+    ],
+)  # fmt: skip
+def test_the_field_of_a_quantity_that_cannot_be_parsed_is_named(changes: Object, field: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        pod_fact(pod() | changes)
+    assert str(caught.value) == f"{field}: expected a quantity, such as 500m or 4Gi"
 
 
 @pytest.mark.parametrize(

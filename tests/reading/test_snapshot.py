@@ -62,8 +62,10 @@ def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -
     malformed = {
         "PersistentVolumeClaim default: metadata.name is missing": claim(""),
         "Node: metadata: expected object, got array": {"apiVersion": "v1", "kind": "Node", "metadata": []},
-        "Node node-a: a resource quantity is not a number with a unit": node(allocatable={"cpu": "s3cret"}),
-        "Pod default/a: resources: a resource quantity is neither a string nor a number": pod(
+        "Node node-a: status.allocatable.cpu: expected a quantity, such as 500m or 4Gi": node(
+            allocatable={"cpu": "s3cret"}
+        ),
+        "Pod default/a: spec.containers[0].resources.requests.cpu: expected a quantity, such as 500m or 4Gi": pod(
             "a", requests={"cpu": []}
         ),
     }

@@ -244,8 +244,15 @@ class Inventory(Struct, frozen=True):
     ) -> Machine:
         """Return the machine with the manifest of its pod, and with the pods that KubeVirt would create now."""
         namespace = machine.namespace
-        pod, missing = self.next_pod(manifest, machine.key, settings, state_claims)
-        template = target = _manifest_of(pod, namespace)
+        template, missing = None, ""
+        try:
+            if manifest is not None or machine.key in self.vms:
+                template = Manifest.of(self.next_pod(manifest, machine.key, settings, state_claims), namespace)
+        except NotFound as error:
+            missing = str(error)
+        except Malformed:  # only a hand-written file has such a pod or VM
+            pass
+        target = template
         if manifest and has_condition(self.vms.get(machine.key), "RestartRequired"):
             target = _manifest_of(self._pod_of_vmi(manifest, machine.key), namespace)
         return replace(
@@ -259,22 +266,17 @@ class Inventory(Struct, frozen=True):
 
     def next_pod(
         self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
-    ) -> tuple[JsonObject | None, str]:
-        """Return the pod that KubeVirt would create now, and the name of an object that it depends on but is missing.
+    ) -> JsonObject:
+        """Return the pod that KubeVirt would create now. `pod` is the pod that runs the VM.
 
-        `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
+        Raises NotFound if an object is missing that the pod depends on, and Malformed.
         """
         vm = self.vms.get(key)
-        try:
-            if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
-                vm = expanded(vm, self.blueprints)
-            if pod is not None:
-                return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt), ""
-            return (self._rendered(vm, state_claims) if vm else None), ""
-        except NotFound as error:
-            return None, str(error)
-        except Malformed:  # only a hand-written file has such a pod or VM
-            return None, ""
+        if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
+            vm = expanded(vm, self.blueprints)
+        if pod is not None:
+            return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt)
+        return self._rendered(vm or {}, state_claims)
 
     def _rendered(self, vm: JsonObject, state_claims: Collection[str]) -> JsonObject:
         namespace = key_of(vm)[0]

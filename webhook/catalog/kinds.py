@@ -86,7 +86,7 @@ def read_node(item: Node) -> facts.Node:
         conditions["Ready"] == "True" if "Ready" in conditions else None,
         item.spec.unschedulable,
         item.spec.taints,
-        None if allocatable is None else amounts(allocatable),
+        None if allocatable is None else amounts(allocatable, "status.allocatable"),
         item.status.node_info.kernel_version,
     )
 

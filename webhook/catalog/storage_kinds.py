@@ -8,7 +8,7 @@ from webhook.catalog.kind import Kind, limited_name
 from webhook.placement.objects import facts, kubevirt
 from webhook.placement.objects.fields import JsonObject, Malformed
 from webhook.placement.objects.longhorn import share_manager_limits
-from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.resources import amount
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.objects.typed import Metadata, Typed
 from webhook.placement.settings import OPT_IN_KEY
@@ -82,7 +82,7 @@ def read_claim(item: PersistentVolumeClaim) -> facts.Claim:
 
 def _size(quantity: Any) -> int:
     try:
-        return amounts({"storage": quantity})["storage"]
+        return amount(quantity, "spec.resources.requests.storage", "storage")
     except Malformed:  # only the tool's plans need it
         return 0
 

@@ -12,9 +12,10 @@ from webhook.catalog.kinds import VIRTUAL_MACHINES
 from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, review_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
+from webhook.fleet.instance_type import NotFound
 from webhook.placement import injector
 from webhook.placement.injector import Injection
-from webhook.placement.objects.fields import JsonObject, mapping, printable, text
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, printable, text
 from webhook.placement.patch import apply_patch
 from webhook.reading import documents, kubernetes_yaml, snapshot
 from webhook.reading.documents import Document, Kind
@@ -86,11 +87,12 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
         item = {"metadata": metadata, "spec": {"template": template}}
         fleet.inventory.vms[key_of(item)] = item
     if template or VIRTUAL_MACHINES.is_of(*kind):
-        pod, missing = fleet.inventory.next_pod(None, key_of(item), settings)
-        if pod is None:
-            problem = f"{missing} not found" if missing else "a field is malformed"
-            raise document.error(f"{kind[1]} {text(item, 'metadata', 'name')}: {problem}")
-        kind, item = ("v1", "Pod"), pod
+        try:
+            item = fleet.inventory.next_pod(None, key_of(item), settings)
+        except (NotFound, Malformed) as error:
+            problem = f"{error} not found" if isinstance(error, NotFound) else error
+            raise document.error(f"{kind[1]} {text(item, 'metadata', 'name')}: {problem}") from None
+        kind = ("v1", "Pod")
     review = review_from(document, kind, item, settings)
     if review is None:
         return item

@@ -7,7 +7,7 @@ pkg/instancetype/preference/find choose the object: a ControllerRevision, if the
 from collections.abc import Mapping
 
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
-from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.resources import amount
 
 # By the VM's field: the kind in the VM's namespace, the kind of the whole cluster, and the field of the VM's status.
 _KINDS = {
@@ -83,7 +83,7 @@ def _with_instance_type(spec: JsonObject, instance_type: JsonObject) -> JsonObje
     resources = mapping(domain, "resources")
     percent = memory.get("overcommitPercent")
     if isinstance(percent, int) and percent > 0:
-        requested = amounts({"memory": memory.get("guest")})["memory"] * (100 - percent) // 100
+        requested = amount(memory.get("guest"), "memory.guest") * (100 - percent) // 100
         resources = resources | {"requests": mapping(resources, "requests") | {"memory": str(requested)}}
     changed = {
         "cpu": mapping(domain, "cpu") | _given(cpu, "model", "dedicatedCpuPlacement") | topology,

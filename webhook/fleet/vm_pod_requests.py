@@ -15,7 +15,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
-from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.resources import amount, amounts
 
 MEBIBYTE = 1024 * 1024
 # What virt-launcher and its monitor, virtqemud, virtlogd, QEMU and its I/O thread take besides the guest's memory.
@@ -64,7 +64,7 @@ class Sizes(Struct, frozen=True):
             _ratio(text(configuration, "additionalGuestMemoryOverheadRatio")),
             console,
             {text(each, "type"): mapping(each, "resources") for each in own},
-            {name: _memory(mapping(bindings, name, "computeResourceOverhead", "requests")) for name in bindings},
+            {name: _overhead_of(mapping(bindings, name), name) for name in bindings},
         )
 
 
@@ -129,14 +129,14 @@ def _compute(vmi_spec: JsonObject, sizes: Sizes, architecture: str) -> JsonObjec
 
 
 def _named(domain: JsonObject, kind: str) -> dict[str, int]:
-    return amounts(mapping(domain, "resources", kind))
+    return amounts(mapping(domain, "resources", kind), f"domain.resources.{kind}")
 
 
 def _guest_memory(domain: JsonObject, requests: Mapping[str, int], limits: Mapping[str, int]) -> int:
     """Return the guest's memory: `setGuestMemory` in pkg/defaults/defaults.go."""
     memory = mapping(domain, "memory")
-    own = _memory({"memory": memory.get("guest") or 0})
-    pages = _memory({"memory": text(memory, "hugepages", "pageSize") or 0})
+    own = amount(memory.get("guest") or 0, "domain.memory.guest")
+    pages = amount(text(memory, "hugepages", "pageSize") or 0, "domain.memory.hugepages.pageSize")
     return own or requests.get("memory", 0) or limits.get("memory", 0) or pages
 
 
@@ -145,7 +145,7 @@ def _millicores(domain: JsonObject, sizes: Sizes) -> int:
     if is_dedicated(domain):
         return 1000 * (total + (mapping(domain, "cpu").get("isolateEmulatorThread") is True))
     wanted = _named(domain, "requests").get("cpu", 0) or _named(domain, "limits").get("cpu", 0)
-    return wanted or amounts({"cpu": sizes.cpu_request or "0"})["cpu"] or -(-1000 * total // sizes.cpu_ratio)
+    return wanted or amount(sizes.cpu_request or "0", "cpuRequest", "cpu") or -(-1000 * total // sizes.cpu_ratio)
 
 
 def _cpus(domain: JsonObject) -> int:
@@ -164,7 +164,8 @@ def _overhead(vmi_spec: JsonObject, sizes: Sizes, architecture: str) -> int:
     total = rounded // PAGE_TABLE_SHARE + STATIC_OVERHEAD + OVERHEAD_PER_CPU * _cpus(domain)
     total += sum(_of_devices(mapping(domain, "devices"))) + sum(_of_features(vmi_spec))
     total += FIRMWARE_OVERHEAD * (architecture == "arm64")
-    total += _memory({"memory": mapping(domain, "memory", "reservedOverhead").get("addedOverhead") or 0})
+    added = mapping(domain, "memory", "reservedOverhead").get("addedOverhead") or 0
+    total += amount(added, "domain.memory.reservedOverhead.addedOverhead")
     total += 1000 * int(-(-total // 1000) * (sizes.overhead_ratio - 1))
     interfaces = mappings(domain, "devices", "interfaces")
     total += PASST_OVERHEAD * any("passtBinding" in each for each in interfaces)
@@ -217,8 +218,10 @@ def _support(defaults: JsonObject, configured: JsonObject, *, guaranteed: bool) 
     return {"resources": {"requests": {name: limits[name] for name in requests} if guaranteed else requests}}
 
 
-def _memory(quantities: JsonObject) -> int:
-    return amounts(quantities).get("memory", 0)
+def _overhead_of(binding: JsonObject, name: str) -> int:
+    """Return the bytes that a network binding takes in a pod."""
+    requested = mapping(binding, "computeResourceOverhead", "requests").get("memory")
+    return amount(requested, f"network.binding.{name}.computeResourceOverhead.requests.memory")
 
 
 def _ratio(value: str) -> float:

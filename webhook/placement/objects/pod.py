@@ -10,7 +10,13 @@ from webhook.placement.objects import kubevirt
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.pod_object import PodMetadata, PodObject, PodSpec, PodVolume
-from webhook.placement.objects.resources import MAX_RESOURCES, PODS, CostlyQuantities, effective_requests
+from webhook.placement.objects.resources import (
+    MAX_RESOURCES,
+    PODS,
+    CostlyQuantities,
+    effective_requests,
+    malformed_quantity,
+)
 from webhook.placement.objects.selectors import REQUIRED, required_terms
 from webhook.placement.objects.typed import convert
 
@@ -153,8 +159,8 @@ def _requests(pod: PodObject) -> tuple[dict[str, int], bool]:
         requests = effective_requests(pod)
     except CostlyQuantities:
         return {PODS: 1}, True
-    except Malformed as error:
-        raise Malformed(f"resources: {error}") from None
+    except Malformed:
+        raise Malformed(malformed_quantity(pod)) from None
     if len(requests) <= MAX_RESOURCES:
         return requests, False
     return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES]), True  # cpu and memory first

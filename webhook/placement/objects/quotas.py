@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, text
 from webhook.placement.objects.pod_object import NO_RESOURCES, Container, PodObject, Resources
-from webhook.placement.objects.resources import amounts, effective_requests, format_quantity
+from webhook.placement.objects.resources import amount, effective_requests, format_quantity
 
 _LIMITS = "limits."
 _PREFIXES = ("requests.", _LIMITS, "count/")
@@ -37,7 +37,7 @@ def _excess(requests: Mapping[str, int], limits: Mapping[str, int], quota: JsonO
         prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
         resource = name.removeprefix(prefix)
         wanted = (limits if prefix == _LIMITS else requests).get(resource, 0)
-        limit, taken = (amounts({resource: each.get(name, 0)})[resource] for each in (hard, used))
+        limit, taken = (amount(each.get(name, 0), f"status.{name}", resource) for each in (hard, used))
         if wanted and taken + wanted > limit:
             counts = (format_quantity(resource, each) for each in (wanted, taken, limit))
             return "{} (requested {}, used {} of {})".format(name, *counts)

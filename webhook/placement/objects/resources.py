@@ -6,7 +6,7 @@ Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `re
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +28,7 @@ _SUFFIXES = {
     **{suffix: (1, 3 * power) for power, suffix in enumerate(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"], -3)},
     **{suffix: (1 << 10 * power, 0) for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
+_EXPECTED = "expected a quantity, such as 500m or 4Gi"
 _MOST = 1000 * (2**63 - 1)  # milli; the API server caps a quantity, but a VM in etcd may have any
 _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
@@ -42,7 +43,7 @@ MAX_LENGTH = 32
 def _parse_millis(quantity: str) -> int:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
-        raise Malformed("a resource quantity is not a number with a unit")
+        raise Malformed(_EXPECTED)
     sign, whole, after_point, only_decimals, exponent, suffix = match.groups()
     decimals = after_point or only_decimals or ""
     factor, power = _SUFFIXES[suffix or ""]
@@ -65,7 +66,7 @@ def _unusual_millis(quantity: Any) -> int:
         return 0
     # In a hand-written file, a quantity may be a number: `cpu: 2`.
     if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
-        raise Malformed("a resource quantity is neither a string nor a number")
+        raise Malformed(_EXPECTED)
     written = str(quantity)
     if len(written) > MAX_LENGTH:
         raise CostlyQuantities(f"a resource quantity has more than {MAX_LENGTH} characters")
@@ -76,12 +77,48 @@ def _in_units(millis: Mapping[str, int]) -> dict[str, int]:
     return {resource: value if resource == "cpu" else -(-value // 1000) for resource, value in millis.items()}
 
 
-def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
+def amounts(quantities: Mapping[str, Any], path: str) -> dict[str, int]:
     """Convert each quantity to the scheduler's unit, rounded up: CPU in millicores, others in whole units.
 
-    Raises Malformed for a quantity that can't be parsed.
+    `path` is where the object has the quantities. Raises Malformed, whose text names the field.
     """
-    return _in_units(_in_millis(quantities))
+    try:
+        return _in_units(_in_millis(quantities))
+    except Malformed:
+        raise Malformed(next(_malformed(path, quantities))) from None
+
+
+def amount(quantity: Any, path: str, resource: str = "memory") -> int:
+    """Convert one quantity like `amounts`. `path` is where the object has it. None is 0."""
+    try:
+        return _in_units(_in_millis({resource: quantity}))[resource]
+    except Malformed as error:
+        raise Malformed(f"{path}: {error}") from None
+
+
+def malformed_quantity(pod: PodObject) -> str:
+    """Name the field of a pod whose quantity can't be parsed."""
+    found = (each for path, quantities in _quantities_of(pod) for each in _malformed(path, quantities))
+    return next(found, f"status: {_EXPECTED}")
+
+
+def _quantities_of(pod: PodObject) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    spec = pod.spec
+    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for index, container in enumerate(containers):
+            yield f"spec.{kind}[{index}].resources.requests", container.resources.requests
+            yield f"spec.{kind}[{index}].resources.limits", container.resources.limits
+    yield "spec.resources.requests", spec.resources.requests
+    yield "spec.resources.limits", spec.resources.limits
+    yield "spec.overhead", spec.overhead
+
+
+def _malformed(path: str, quantities: Mapping[str, Any]) -> Iterator[str]:
+    for name, quantity in quantities.items():
+        try:
+            _in_millis({name: quantity})
+        except Malformed as error:
+            yield f"{path}.{name}: {error}"
 
 
 class CostlyQuantities(Malformed):
