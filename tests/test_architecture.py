@@ -164,18 +164,11 @@ def short_files(_: str, source: str) -> Violations:
         yield MAX_FILE_LINES + 1, f"longer than {MAX_FILE_LINES} lines"
 
 
-# Being rewritten by others.
-NESTED_UNTIL_REWRITTEN = {
-    "webhook/fleet/relocation/plan.py",
-    "webhook/fleet/simulation/obstacles.py",
-}
-
-
-def flat_conditions(path: str, source: str) -> Violations:
+def flat_conditions(_: str, source: str) -> Violations:
     """A conditional expression contains no other one: name the inner value first, or use statements."""
     for node in nodes(source, ast.IfExp):
         inner = (part for part in ast.walk(node) if isinstance(part, ast.IfExp) and part is not node)
-        if path not in NESTED_UNTIL_REWRITTEN and any(inner):
+        if any(inner):
             yield node.lineno, f"nested: {ast.unparse(node)[:100]}"
 
 

@@ -16,8 +16,9 @@ from tests.support.builders import (
 from tests.support.fleet import apart, inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
-from webhook.fleet.relocation.gain import gain
-from webhook.fleet.relocation.rules import NO_EVICTION, Move, Refusal, Surroundings, plan_move
+from webhook.fleet.relocation.rules import NO_EVICTION, Move, Refusal, Surroundings
+from webhook.fleet.simulation.plan import make_plan, plan_move
+from webhook.fleet.simulation.recolocation import describe_gain
 from webhook.fleet.states import Status, assess
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -27,6 +28,11 @@ SERVED = storage()  # disk1 is served by node-a
 
 def result(*manifests: Object) -> Move | Refusal:
     return apart(*manifests)[1]
+
+
+def gains(found: Inventory) -> set[int]:
+    """Return the gain of the VM `vm1`: of its move, or of a restart if it can't migrate."""
+    return {each.gain for each in make_plan([status_of(found)], found.store, Surroundings(settings()))}
 
 
 def status_of(found: Inventory) -> Status:
@@ -180,12 +186,11 @@ def test_the_gain_is_the_capacity_of_the_disks_that_become_local() -> None:
     # Others use the disks too, so that the share-managers stay where they are.
     others = [vm_pod(f"other-{each}", "node-a", claims=[each]) for each in ("disk1", "disk2", "disk3")]
     found = inventory(*disks, *rest, pod, *others)
-    for restarted in (False, True):
-        assert gain(status_of(found), found.store, restarted=restarted) == 25
-    assert gain(status_of(found), inventory().store, restarted=False) == 0
-    alone = inventory(*disks, *rest, pod)
-    assert gain(status_of(alone), alone.store, restarted=False) == 25
-    assert gain(status_of(alone), alone.store, restarted=True) == 30  # a cold start
+    assert gains(found) == gains(inventory(*disks, *rest, pod, *others, migratable())) == {25}
+    alone = inventory(*disks, *rest, pod, migratable())
+    assert gains(alone) == {25}
+    assert gains(inventory(*disks, *rest, pod)) == {30}  # it can't migrate, and a restart is a cold start
+    assert make_plan([status_of(alone)], inventory().store, Surroundings(settings()))[0].gain == 0  # unknown claims
 
 
 def test_hotplugged_disks_count_for_the_gain_and_utility_volumes_do_not() -> None:
@@ -193,11 +198,13 @@ def test_hotplugged_disks_count_for_the_gain_and_utility_volumes_do_not() -> Non
     launcher = vm_pod(node="node-b")
     plugged = [hotplug_pod(launcher, claims=[each], suffix=each) for each in ("disk2", "disk3")]
     utility = [{"name": "backup", "claimName": "disk3"}]
-    found = inventory(*disks, *NODES, vm(), migratable(spec={"utilityVolumes": utility}), launcher, *plugged)
-    assert gain(status_of(found), found.store, restarted=False) == 10 - 40
+    for spec, gain in (({}, 10 - 80), ({"utilityVolumes": utility}, 10)):
+        other = vm_pod("other", "node-c", claims=["disk3"])  # which keeps its share-manager on node-b
+        found = inventory(*disks, *NODES, vm(), migratable(conditions=[], spec=spec), launcher, *plugged, other)
+        assert gains(found) == {gain}  # of a restart, by which disk2 stays local
     refusal = result(*disks, *NODES, vm(), migratable(), launcher, *plugged)
     assert isinstance(refusal, Refusal)
-    assert (refusal.word, refusal.detail.partition(" ")[2]) == ("NoGain", "becomes remote")
+    assert (refusal.word, refusal.detail) == ("NoGain", describe_gain(10 - 40 - 80))
 
 
 def test_the_target_node_must_reach_the_hotplugged_disks() -> None:

@@ -23,8 +23,11 @@ from tests.support.builders import (
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
-from webhook.fleet.relocation.plan import Proposal, make_plan, together_after_restart
 from webhook.fleet.relocation.rules import Move, Surroundings
+from webhook.fleet.simulation.plan import Proposal, make_plan, together_after_restart
+from webhook.fleet.simulation.state import Site
+from webhook.fleet.simulation.state import State as Simulated
+from webhook.fleet.simulation.steps import Action, Step, apply
 from webhook.fleet.states import State, assess
 from webhook.placement.settings import Settings
 
@@ -178,6 +181,24 @@ def test_a_plan_that_is_carried_out_alone_has_no_failed_migration_and_makes_noth
         assert admits(catalog(*nodes, *pods.values()), target_pod(pods[name], target), target)
         pods[name] = pods[name] | {"spec": pods[name]["spec"] | {"nodeName": target}}
         assert before - remote(pods, sizes) == each.gain >= 0
+
+
+@hypothesis_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fleet=fleets())
+def test_a_plan_is_the_difference_of_two_states_in_which_no_vm_loses(fleet: list[Object]) -> None:
+    found, chosen = inventory(*fleet), settings()
+    statuses = [assess(each, found.store, chosen) for each in found.machines(chosen)]
+    around = Surroundings(chosen)
+    before = Simulated.of(statuses, Site(statuses, found.store, around))
+    after = apply(before, Step(Action.RECOLOCATE, vms=tuple(before.vms)))
+    proposals = make_plan(statuses, found.store, around)
+    assert {each.status.machine.key: each.result for each in proposals} == after.relocated
+    for each in proposals:
+        old, new = (state.vms[each.status.machine.key] for state in (before, after))
+        comes = before.is_together(old) is False and after.is_together(new) is True
+        assert comes is isinstance(each.result, Move)
+        assert before.is_together(old) is not True or after.is_together(new) is True
+        assert after.local_bytes(new) >= before.local_bytes(old)
 
 
 def target_pod(current: Object, hostname: str) -> Object:

@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.fleet.nfs import deletes_pods
-from webhook.fleet.relocation.plan import make_plan
 from webhook.fleet.relocation.rules import Move
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
 from webhook.fleet.simulation.eviction import has_backup, why_not_migrated
 from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
 from webhook.fleet.simulation.places import where
+from webhook.fleet.simulation.plan import make_plan
 from webhook.fleet.simulation.servers import NO_SERVER, is_servable, was_replaced
 from webhook.fleet.simulation.state import Phase, Server, Site, State, Vm
 from webhook.fleet.simulation.steps import (

@@ -12,7 +12,8 @@ from webhook.commands.doctor.inspection import Inspection, Result, failure, inve
 from webhook.commands.report.document import DATA_RIGHTS, is_local
 from webhook.fleet import wording
 from webhook.fleet.nfs import Servers, deletes_pods, over_nfs
-from webhook.fleet.relocation.rules import Surroundings, plan_move
+from webhook.fleet.relocation.rules import Surroundings
+from webhook.fleet.simulation.plan import plan_move
 from webhook.fleet.states import State, Status, Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Node

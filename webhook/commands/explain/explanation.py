@@ -16,7 +16,8 @@ from webhook.commands.report.document import describe
 from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import before_scheduling
-from webhook.fleet.relocation.rules import Surroundings, plan_move
+from webhook.fleet.relocation.rules import Surroundings
+from webhook.fleet.simulation.plan import plan_move
 from webhook.fleet.states import Machine, assess, assess_pod, excluded_by
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording

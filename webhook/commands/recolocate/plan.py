@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from webhook.commands.report.document import describe_proposal
 from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
-from webhook.fleet.relocation.gain import describe_gain
-from webhook.fleet.relocation.plan import Proposal
 from webhook.fleet.relocation.rules import Hindrance, Move
 from webhook.fleet.relocation.run import Relocation, ordered
+from webhook.fleet.simulation.plan import Proposal
+from webhook.fleet.simulation.recolocation import describe_gain
 from webhook.fleet.wording import commands
 from webhook.placement.objects.fields import JsonObject, mapping, printable
 

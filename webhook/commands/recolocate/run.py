@@ -14,8 +14,9 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.interrupts import Presses
 from webhook.commands.recolocate import migrations
 from webhook.fleet.relocation import run as runs
-from webhook.fleet.relocation.rules import Hindrance, Move, Refusal, Surroundings, plan_move
+from webhook.fleet.relocation.rules import Hindrance, Move, Refusal, Surroundings
 from webhook.fleet.relocation.run import IN_FLIGHT, Limits, Migration, Relocation, Run, Stage, View
+from webhook.fleet.simulation.plan import plan_move
 from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import printable, text

@@ -1,17 +1,17 @@
 """The report on the fleet as a JSON object: its VMs, its nodes, and a summary."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
 from webhook.fleet.nfs import over_nfs, summarize_nfs
-from webhook.fleet.relocation.plan import Proposal, make_plan, together_after_restart
-from webhook.fleet.relocation.rules import NOT_PLANNED, Move, Refusal, Surroundings, plan_move
+from webhook.fleet.relocation.rules import NOT_PLANNED, Hindrance, Move, Refusal, Surroundings
+from webhook.fleet.simulation.plan import Proposal, make_plan, plan_move, together_after_restart
 from webhook.fleet.states import Future, Start, State, Status, Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.volumes import VolumeData
 from webhook.fleet.wording import advise, commands, if_started, next_step
+from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 
@@ -32,9 +32,7 @@ def build_report(
     apart = [each for each in statuses if each.state is State.APART]
     plan = {each.status.machine.key: each for each in make_plan(apart, catalog, around)} if planned else {}
     helped = together_after_restart(apart, catalog, around) if planned else []
-    # A move of the plan is possible alone, too, except beside a VM that an earlier move brings to that node.
-    moves = {key: each.result for key, each in plan.items() if isinstance(each.result, Move)}
-    alone = partial(plan_move, around=around, catalog=catalog) if planned else lambda _: NOT_PLANNED
+    alone = dict(_alone(plan.values(), catalog, around))
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
         by_node[status.node][status.state] += 1
@@ -46,7 +44,7 @@ def build_report(
     volumes = inventory.volume_data()
     return {
         "vms": [
-            describe(status, moves.get(status.machine.key) or alone(status), volumes)
+            describe(status, alone.get(status.machine.key, NOT_PLANNED), volumes)
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             | {"nfs": nfs[status.machine.key].as_json()}
@@ -57,6 +55,16 @@ def build_report(
         | {"nfs": summarize_nfs(nfs.values()), "data": _summarize_data(statuses, volumes)}
         | {"outages": _summarize_outages(statuses)},
     }
+
+
+def _alone(plan: Collection[Proposal], catalog: Catalog, around: Surroundings) -> Iterator[tuple[Key, Move | Refusal]]:
+    """Yield how live migration can move each VM alone. Other moves of the plan may keep the guard from admitting it."""
+    moves = any(isinstance(each.result, Move) for each in plan)
+    for proposal in plan:
+        status, result = proposal.status, proposal.result
+        if moves and isinstance(result, Refusal) and result.hindrance is Hindrance.GUARD:
+            result = plan_move(status, around, catalog)
+        yield status.machine.key, result
 
 
 def describe_workloads(workloads: Sequence[Workload]) -> tuple[list[JsonObject], JsonObject]:

@@ -1,13 +1,13 @@
 """Whether live migration can move a VM to the node of its share-manager: the first rule that it breaks."""
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
 
 from msgspec import Struct, field
 
 from webhook.fleet.next_pod import target_pod
-from webhook.fleet.relocation.gain import describe_gain, gain
 from webhook.fleet.states import Machine, State, Status, refusing_nodes
 from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog
@@ -17,7 +17,6 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import Manifest, is_terminating
-from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.objects.quotas import exceeded_quota
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
@@ -78,6 +77,11 @@ class Refusal(Struct, frozen=True):
 NOT_PLANNED = Refusal(Hindrance.NOT_APART, "")
 
 
+def not_apart(status: Status) -> Refusal:
+    """Return the refusal of a VM that is not apart from its storage."""
+    return Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
+
+
 class Move(Struct, frozen=True):
     """A live migration of a VM to the node of its storage."""
 
@@ -103,35 +107,47 @@ class Surroundings(Struct, frozen=True):
     rates: Rates = field(default_factory=dict)  # empty if unknown
 
 
-def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
-    """Return the migration that moves the VM to its storage, or the first hindrance."""
-    rules = chain(_of_the_vm(status, around), _of_the_moment(status), _of_the_cluster(status, catalog))
-    if refusal := next(rules, None):
-        return refusal
+def why_not_moved(status: Status, around: Surroundings, catalog: Catalog) -> Refusal | None:
+    """Return why live migration can't, or must not, move a VM to its storage now, wherever that is."""
+    return next(chain(_of_the_vm(status, around), _of_the_moment(status), _of_the_cluster(status, catalog)), None)
+
+
+def migration_to_storage(status: Status, catalog: Catalog, hostnames: Mapping[str, Collection[str]]) -> Move | Refusal:
+    """Return the migration of a VM to the node of its storage, or why that node can't run it.
+
+    `hostnames` are the nodes of each hostname.
+    """
     machine = status.machine
     source, target = status.node or "", status.storage_node or ""
     if machine.target is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
-    candidate = target_candidate(machine, target, catalog)
+    candidate = target_candidate(machine, machine.target, target, catalog)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
     if quota := exceeded_quota(candidate.manifest.pod, machine.quotas):
         return Refusal(Hindrance.QUOTA, quota)
     ready = has_condition(machine.vmi, "Ready")
     hostname = _hostname(target, catalog)
-    if any(node.labels.get(HOSTNAME) == hostname and node.name != target for node in catalog.all_nodes()):
+    if not {target}.issuperset(hostnames.get(hostname, ())):
         return Refusal(Hindrance.GUARD, f"{target} shares its label {HOSTNAME} with another node", Reason.UNJUDGED)
     return Move(machine.namespace, machine.name, source, target, hostname, ready, candidate.pod_facts)
 
 
-def target_candidate(machine: Machine, target: str, catalog: Catalog) -> Candidate:
-    """Return the target pod of a migration to a node, for the guard. `machine.target` is known.
+def nodes_by_hostname(catalog: Catalog) -> Mapping[str, list[str]]:
+    """Group the nodes by their label for the hostname."""
+    found = defaultdict[str, list[str]](list)
+    for node in catalog.all_nodes():
+        found[node.labels.get(HOSTNAME, "")].append(node.name)
+    return found
+
+
+def target_candidate(machine: Machine, template: Manifest, target: str, catalog: Catalog) -> Candidate:
+    """Return the target pod of a migration to a node, for the guard. `template` is the same pod without its target.
 
     The node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
     """
     source = catalog.node(machine.pod.node) if machine.pod else None
     hostname, labels = _hostname(target, catalog), source.labels if source else {}
-    template = machine.target or Manifest(PodObject(), machine.namespace)
     pod = target_pod(template, machine.manifest, machine.vmi, hostname, labels)
     return Candidate(pod, target, catalog, hotplugged=machine.hotplugged)
 
@@ -150,7 +166,7 @@ def why_not_evacuated(status: Status, around: Surroundings, catalog: Catalog) ->
 def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
     vmi, manifest = status.machine.vmi, status.machine.manifest
     if status.state is not State.APART:
-        yield Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
+        yield not_apart(status)
     if status.opted_out:
         yield Refusal(Hindrance.OPTED_OUT, "an annotation of the VM or the label of its namespace opts it out")
     if status.machine.migrating or status.machine.key in around.unfinished:
@@ -191,9 +207,6 @@ def _of_the_cluster(status: Status, catalog: Catalog) -> Iterator[Refusal]:
     if status.storage_node in refusing_nodes(status.machine):
         detail = f"{status.storage_node} {REFUSED_STARTS}"
         yield Refusal(Hindrance.GUARD, detail, Reason.START_FAILED)
-    gained = gain(status, catalog, restarted=False)
-    if gained < 0:
-        yield Refusal(Hindrance.NO_GAIN, describe_gain(gained))
 
 
 def restart_helps(status: Status, refusal: Refusal) -> bool:

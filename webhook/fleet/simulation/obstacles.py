@@ -25,16 +25,18 @@ def waiting_volumes(site: Site, drained: Sequence[str]) -> Iterator[Obstacle]:
     # https://github.com/longhorn/longhorn-manager/blob/5ddaa369/controller/instance_manager_controller.go
     policy = site.longhorn(DRAIN_POLICY) or "block-if-contains-last-replica"
     for name, volume in site.data.items():
-        healthy = volume.healthy or frozenset()
-        kept = [node for node in map(site.catalog.node, healthy.difference(drained)) if node and not node.unschedulable]
+        replicas = volume.healthy or frozenset()
+        others = map(site.catalog.node, replicas.difference(drained))
+        kept = [node for node in others if node and not node.unschedulable]
         allowed = policy == "always-allow" or (policy == "allow-if-replica-is-stopped" and not volume.attached_to)
         held = not kept or policy == "block-for-eviction"  # which copies each replica
-        here = not healthy.isdisjoint(drained)
+        here = not replicas.isdisjoint(drained)
         failed = not (here or kept or volume.used.isdisjoint(drained))
         if (failed or (here and held)) and not allowed:
             copied = here and policy.startswith("block-for-eviction")
             detail = "Longhorn copies it first" if copied else f"Longhorn blocks the drain ({policy})"
-            replica = "only a failed" if failed else "a healthy" if kept else "its last healthy"
+            healthy = "a healthy" if kept else "its last healthy"
+            replica = "only a failed" if failed else healthy
             yield Obstacle("Volume", _label(name, site), f"{replica} replica is here: {detail}", ends=copied)
         server = site.catalog.share_manager_pod(site.around.settings.longhorn_namespace, name)
         if volume.attached_to in drained and not server:  # otherwise, it moves with its share-manager

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import Changes, PlannedPods, forecast
-from webhook.fleet.relocation.rules import Surroundings
+from webhook.fleet.relocation.rules import Move, Refusal, Surroundings
 from webhook.fleet.states import Machine, Status
 from webhook.fleet.volumes import VolumeData, other_users
 from webhook.placement.catalog import Catalog
@@ -21,7 +21,12 @@ from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
 from webhook.placement.objects.pod_object import PodSpec
+from webhook.placement.reasons import ClaimFinding
 from webhook.placement.voting_consumers import claims_of
+
+
+def _unknown(_: str) -> str:
+    return ""
 
 
 class Site(Struct, frozen=True, dict=True):
@@ -30,7 +35,7 @@ class Site(Struct, frozen=True, dict=True):
     statuses: Sequence[Status]  # of all VMs
     catalog: Catalog
     around: Surroundings
-    longhorn: Callable[[str], str]  # returns a setting of Longhorn, empty if it is unknown
+    longhorn: Callable[[str], str] = _unknown  # returns a setting of Longhorn, empty if it is unknown
     pods: Collection[Pod] = ()
     budgets: Collection[JsonObject] = ()
     data: Mapping[str, VolumeData] = field(default_factory=dict)  # of Longhorn's volumes, by name
@@ -149,21 +154,25 @@ class State(Struct, frozen=True, dict=True):
     waits: Mapping[Key, str] = field(default_factory=dict)  # the other pods for which it waits, and why
     contested: frozenset[Key] = frozenset()  # the pods of which a PodDisruptionBudget lets it evict only some
     elsewhere: frozenset[Key] = frozenset()  # the VMs that may run on a node that this step doesn't drain
+    relocated: Mapping[Key, Move | Refusal] = field(default_factory=dict)  # the VMs that this step recolocates, or not
     most: int | None = None  # how many nodes to find for a VM, None for all
 
     @classmethod
     def before(cls, site: Site, nodes: Iterable[str], most: int | None = None) -> "State":
         """Return the state before the first step of a drain of these nodes."""
         concerned = {each.machine.key: each for node in nodes for each in site.by_node.get(node, ())}
-        vms = {
-            key: Vm(each, each.machine.pod, (each.node,))
-            for key, each in sorted(concerned.items())
-            if each.machine.pod and each.node
-        }
-        served = {volume: node for node in nodes for volume in site.served_by.get(node, ())}
-        claims = (each for status in concerned.values() for each in status.claims)
-        served |= {each.volume: str(each.node) for each in claims if each.volume and each.node and not each.reason}
-        return cls(site, vms, {volume: Server((node,)) for volume, node in served.items()}, most=most)
+        served = {volume: Server((node,)) for node in nodes for volume in site.served_by.get(node, ())}
+        state = cls.of([concerned[key] for key in sorted(concerned)], site)
+        return replace(state, servers={**served, **state.servers}, most=most)
+
+    @classmethod
+    def of(cls, statuses: Iterable[Status], site: Site) -> "State":
+        """Return the state before the first step, with those of these VMs that run, and with their share-managers."""
+        running = ((each, each.machine.pod, each.node) for each in statuses)
+        vms = {each.machine.key: Vm(each, pod, (node,)) for each, pod, node in running if pod and node}
+        claims = (each for vm in vms.values() for each in vm.status.claims)
+        served = {each.volume: Server((each.node,)) for each in claims if each.volume and each.node and not each.reason}
+        return cls(site, vms, served)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -204,7 +213,15 @@ class State(Struct, frozen=True, dict=True):
 
     def users(self, volume: str) -> list[Vm]:
         """Return the VMs that use a volume and run."""
-        return [each for each in self.vms.values() if each.phase is Phase.RUNS and volume in each.volumes]
+        return self._users.get(volume, [])
+
+    @cached_property
+    def _users(self) -> Mapping[str, list[Vm]]:
+        found = defaultdict[str, list[Vm]](list)
+        for vm in self.vms.values():
+            for volume in dict.fromkeys(vm.volumes) if vm.phase is Phase.RUNS else ():
+                found[volume].append(vm)
+        return found
 
     def other_users(self, volume: str) -> Iterator[tuple[str, Pod]]:
         """Yield the pods of no VM that use a volume, each with its claim."""
@@ -229,3 +246,19 @@ class State(Struct, frozen=True, dict=True):
         if set(server.nodes).isdisjoint(vm.nodes):
             return False if vm.nodes else None
         return True if len({*server.nodes, *vm.nodes}) == 1 else None
+
+    def local_bytes(self, vm: Vm) -> int:
+        """Return the requested capacity of a VM's claims whose share-manager runs beside it."""
+        local = (each.claim for each in vm.status.claims if each.node and self._is_beside(vm, each))
+        claims = (self.site.catalog.claim(vm.pod.namespace, claim) for claim in local)
+        return sum(claim.size for claim in claims if claim)
+
+    def _is_beside(self, vm: Vm, claim: ClaimFinding) -> bool:
+        server = self.servers.get(claim.volume or "") or Server((str(claim.node),))  # which is starting
+        return server.nodes[:1] == vm.nodes[:1] if vm.nodes else server.follows == vm.key
+
+
+def placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, step: int, why: str = "") -> Vm:
+    """Return a VM that a step has placed on one of these nodes."""
+    pod = on_node(pod, nodes[0])
+    return replace(vm, pod=pod, nodes=nodes, phase=Phase.RUNS, placed_at=step, halted=False, why=why, sure=True)

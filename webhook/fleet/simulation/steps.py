@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.nfs import deletes_pods
-from webhook.fleet.relocation.plan import make_plan
-from webhook.fleet.relocation.rules import Move, target_candidate
+from webhook.fleet.relocation.rules import target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
+from webhook.fleet.simulation.recolocation import recolocate
 from webhook.fleet.simulation.servers import is_enforced, place_servers, stop_unused, was_replaced
-from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node
-from webhook.fleet.states import assess, decide_start
+from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, placed
+from webhook.fleet.states import decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.facts import Key, Pod
@@ -58,35 +58,15 @@ def apply(state: State, step: Step) -> State:
     """Return the state after a step."""
     vms = {key: replace(vm, at_risk=False) for key, vm in state.vms.items()}
     none = frozenset[Key]()
-    before = replace(state, step=state.step + 1, vms=vms, refused={}, waits={}, contested=none, elsewhere=none)
+    begun = replace(state, step=state.step + 1, vms=vms, contested=none, elsewhere=none)
+    before = replace(begun, refused={}, waits={}, relocated={})
     after = _start_waiting(_APPLY[step.action](before, step))
     after = place_servers(stop_unused(after))
     return _delete_consumers(before, after)
 
 
 def _recolocate(state: State, step: Step) -> State:
-    """Migrate the VMs to their storage, as `recolocate` plans it for all of them together."""
-    settings, chosen = state.site.around.settings, [_as_if_apart(state.vms[key], state) for key in step.vms]
-    catalog = replace(state, vms={**state.vms, **{vm.key: vm for vm in chosen}}).catalog
-    plan = make_plan([assess(vm.machine, catalog, settings) for vm in chosen], catalog, state.site.around)
-    for proposal in plan:
-        vm = state.vms[proposal.status.machine.key]
-        server = state.servers.get(vm.status.volume)
-        if not isinstance(proposal.result, Move):
-            continue
-        unknown = server if server and len(server.nodes) > 1 else None  # it moves to wherever its share-manager is
-        nodes, sure = unknown.nodes if unknown else (proposal.result.target,), state.is_together(vm) is not None
-        state = state.with_vm(replace(_placed(vm, nodes, vm.pod, state), sure=sure))
-        if unknown:
-            state = state.with_server(vm.status.volume, replace(unknown, follows=vm.key, certain=True))
-    return state
-
-
-def _as_if_apart(vm: Vm, state: State) -> Vm:
-    """Return a VM on a node other than that of its share-manager, if it may be on one."""
-    server = state.servers.get(vm.status.volume)
-    node = next((node for node in vm.nodes if server and node not in server.nodes[:1]), "")
-    return _placed(vm, (node,), vm.pod, state) if node else vm
+    return recolocate(state, step.vms)
 
 
 def _cordon(state: State, step: Step) -> State:
@@ -104,7 +84,7 @@ def _migrate(state: State, step: Step) -> State:
 def _migrated(vm: Vm, places: Places, state: State, why: str = "") -> Vm:
     """Return a VM after its migration. One that may find no node also may stay where it is."""
     nodes = places.nodes if places.sure else (*places.nodes, *vm.nodes)
-    return replace(_placed(vm, nodes, vm.pod, state, why or where(places.nodes)), sure=places.sure)
+    return replace(placed(vm, nodes, vm.pod, state.step, why or where(places.nodes)), sure=places.sure)
 
 
 def _restart(state: State, step: Step) -> State:
@@ -277,7 +257,7 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
             server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
             state = state.with_server(vm.status.volume, server)
-    return state.with_vm(replace(_placed(vm, nodes, places.pod, state, vm.why), sure=places.sure))
+    return state.with_vm(replace(placed(vm, nodes, places.pod, state.step, vm.why), sure=places.sure))
 
 
 def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -289,17 +269,13 @@ def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[s
     return serving if set(serving) <= set(nodes) else nodes
 
 
-def _placed(vm: Vm, nodes: tuple[str, ...], pod: Pod, state: State, why: str = "") -> Vm:
-    pod = on_node(pod, nodes[0])
-    return replace(vm, pod=pod, nodes=nodes, phase=Phase.RUNS, placed_at=state.step, halted=False, why=why, sure=True)
-
-
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
     """Return the nodes to which KubeVirt can migrate a VM. `others` has all other VMs, wherever they may be."""
-    if vm.is_ending or why_not_migrated(vm, state) or vm.machine.target is None:
+    machine = vm.machine
+    if vm.is_ending or why_not_migrated(vm, state) or machine.target is None:
         return Places()
-    machine, others = vm.machine, others or state.crowded_catalog(vm.key)
-    return find_places(partial(target_candidate, machine), state.catalog, others, state.most)
+    others = others or state.crowded_catalog(vm.key)
+    return find_places(partial(target_candidate, machine, machine.target), state.catalog, others, state.most)
 
 
 def _places_of_next_pod(vm: Vm, state: State, others: Catalog) -> Places:
