@@ -206,12 +206,13 @@ def test_a_migration_that_kubevirt_does_not_start_is_deleted_and_its_vm_skipped(
     seen, why, stops = WITHDRAWN[case]
     running = migrating(run_of(relocation(), relocation("vm2")))
     (found,) = withdrawals(running, seen)
-    assert found[0] == seen.migrations[0]
-    run = withdrawn(running, *found)
+    assert found.migration == seen.migrations[0]
+    run = withdrawn(running, found)
     assert [(each.stage, each.detail) for each in run.relocations] == [(Stage.SKIPPED, why), (Stage.WAITING, "")]
     assert run.stopped == stops
     assert list(withdrawals(run_of(relocation()), seen)) == []  # of an earlier run, or of another client
-    assert withdrawn(running, replace(found[0], name="of an earlier run"), why) == running
+    earlier = replace(found, migration=replace(found.migration, name="of an earlier run"))
+    assert withdrawn(running, earlier) == running
 
 
 KEPT = {

@@ -106,10 +106,10 @@ def test_a_run_never_exceeds_its_limits_and_ends(
     cluster = Cluster(dice, limits, {each.move.name: each.move.source for each in relocations})
     run, proven = Run(ordered(relocations)), set[str]()
     for now in range(2000):
-        for migration, why in withdrawals(run, cluster.view(now)):
-            assert migration.phase in ("", "Pending", "Scheduling")
-            run = withdrawn(run, migration, why)
-            del cluster.migrations[migration.name]
+        for withdrawal in withdrawals(run, cluster.view(now)):
+            assert withdrawal.migration.phase in ("", "Pending", "Scheduling")
+            run = withdrawn(run, withdrawal)
+            del cluster.migrations[withdrawal.migration.name]
         run = advance(run, cluster.view(now), limits)
         if run.finished(limits):
             break

@@ -164,11 +164,12 @@ class MigrationRun:
             candidate = runs.next_move(self._run, view, self._limits)
 
     def _withdraw(self, view: View) -> None:
-        for migration, why in runs.withdrawals(self._run, view):
+        for withdrawal in runs.withdrawals(self._run, view):
+            migration = withdrawal.migration
             vmi = f"{migration.namespace}/{migration.vmi}"
-            self._report.note(f"{vmi}: deleting migration {migration.name}: {why}")
+            self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
             if migrations.delete_migration(self._cluster, migration):
-                self._change(runs.withdrawn(self._run, migration, why))
+                self._change(runs.withdrawn(self._run, withdrawal))
 
     def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}

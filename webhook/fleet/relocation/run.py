@@ -23,7 +23,6 @@ EARLY_PHASES = ("", "Pending", "Scheduling")
 # In these phases, KubeVirt hasn't started a migration. Once it has, KubeVirt itself limits how long each step may take.
 QUEUED_PHASES = ("", "Pending")
 QUEUE_PATIENCE = 300.0  # seconds; KubeVirt gives an unschedulable target pod as long by default
-QUEUED = f"KubeVirt has not started the migration for {QUEUE_PATIENCE:g} s"
 # A quota may be raised for a migration: https://github.com/kubevirt/managed-tenant-quota does that within seconds.
 BLOCK_PATIENCE = 60.0  # seconds
 FINAL_PHASES = ("Succeeded", "Failed")
@@ -170,26 +169,35 @@ def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     return None
 
 
-def withdrawals(run: Run, view: View) -> Iterator[tuple[Migration, str]]:
-    """Yield the run's migrations to delete, each with the reason: KubeVirt can still cancel them at no cost."""
+class Withdrawal(Struct, frozen=True):
+    """A migration of the run to delete, and the reason."""
+
+    migration: Migration
+    why: str
+    stops: bool = False  # KubeVirt would not start the other migrations either
+
+
+def withdrawals(run: Run, view: View) -> Iterator[Withdrawal]:
+    """Yield the run's migrations that wait in vain. KubeVirt can still cancel them at no cost."""
     for each in view.migrations:
         if each.deleting or each.phase not in EARLY_PHASES or not any(one.owns(each) for one in run.in_flight):
             continue
         if text(view.vmis.get((each.namespace, each.vmi)), "status", "evacuationNodeName"):
-            yield each, EVACUATES
+            yield Withdrawal(each, EVACUATES)
         elif each.blocked and view.now - each.seen > BLOCK_PATIENCE:
-            yield each, f"KubeVirt cannot start the migration: {each.blocked}"
+            yield Withdrawal(each, f"KubeVirt cannot start the migration: {each.blocked}")
         elif each.phase in QUEUED_PHASES and view.now - each.seen > QUEUE_PATIENCE:
-            yield each, QUEUED
+            why = f"KubeVirt has not started the migration for {QUEUE_PATIENCE:g} s"
+            yield Withdrawal(each, why, stops=True)
 
 
-def withdrawn(run: Run, migration: Migration, why: str) -> Run:
-    """Record that a migration was deleted before it started. A queued one stops the run: others would not start."""
+def withdrawn(run: Run, withdrawal: Withdrawal) -> Run:
+    """Record that a migration was deleted before it started."""
     for each in run.in_flight:
-        if each.owns(migration):
-            run = skipped(run, each, why)
-            if why == QUEUED:
-                run = stopped(run, f"{'/'.join(each.move.key)}: {why}")
+        if each.owns(withdrawal.migration):
+            run = skipped(run, each, withdrawal.why)
+            if withdrawal.stops:
+                run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
     return run
 
 
