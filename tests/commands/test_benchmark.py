@@ -29,7 +29,7 @@ FORBIDDEN = 'pods "bench-0" is forbidden: violates PodSecurity "restricted:lates
 
 def visit(seconds: float, operations: int = 1000) -> Visit:
     figures = probe.summarize([seconds] * operations)
-    return Visit(direct=True, found={"4 KiB write": msgspec.convert(figures, Figures)})
+    return Visit(direct=True, figures={"4 KiB write": msgspec.convert(figures, Figures)})
 
 
 # --- the probe ---
@@ -41,16 +41,16 @@ def test_the_probe_measures_each_operation_on_a_disk_and_its_result_fits_a_termi
     subprocess.run(command, check=True, timeout=60)
     found = msgspec.json.decode(result.read_bytes(), type=Visit)
     assert found.direct
-    assert list(found.found) == ["4 KiB write", "4 KiB read", "1 MiB write", "1 MiB read"]
-    for figures in found.found.values():
+    assert list(found.figures) == ["4 KiB write", "4 KiB read", "1 MiB write", "1 MiB read"]
+    for figures in found.figures.values():
         low, high = figures.microseconds[0], figures.microseconds[-1]
         assert 0 < low <= high == max(figures.microseconds)
         assert low < 1e6 * figures.seconds / figures.operations
         assert figures.seconds < 0.3 + high / 1e6 + 0.1
-    assert found.found["4 KiB write"].operations > 3
+    assert found.figures["4 KiB write"].operations > 3
     assert file.stat().st_size == probe.FILE_SIZE
-    slow = dict.fromkeys(found.found, probe.summarize([9.999999] * 100))
-    assert len(msgspec.json.encode({"direct": False, "found": slow})) < 4096
+    slow = dict.fromkeys(found.figures, probe.summarize([9.999999] * 100))
+    assert len(msgspec.json.encode({"direct": False, "figures": slow})) < 4096
 
 
 def test_only_writes_change_the_file(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_sentence_says_what_a_vm_elsewhere_keeps(
 
 def test_percentiles_are_those_of_both_probes() -> None:
     slow = msgspec.convert(probe.summarize([0.001] * 96 + [0.050] * 4), Figures)
-    (row,) = compare([visit(0.001, 100), Visit(direct=True, found={"4 KiB write": slow})], [visit(0.002)])
+    (row,) = compare([visit(0.001, 100), Visit(direct=True, figures={"4 KiB write": slow})], [visit(0.002)])
     assert (row.beside.p50, row.beside.p99, row.elsewhere.p99) == (1.0, 50.0, 2.0)
 
 
@@ -183,7 +183,7 @@ def test_probes_run_one_after_the_other_and_everything_is_deleted(
     run = start(cluster, namespace, retains=bool(namespace))
     visits, nodes = run.run()
     assert nodes == {"beside": "node-a", "elsewhere": "node-b"}
-    assert {side: [each.found["4 KiB write"].seconds for each in found] for side, found in visits.items()} == {
+    assert {side: [each.figures["4 KiB write"].seconds for each in found] for side, found in visits.items()} == {
         "beside": [0.5, 0.5],
         "elsewhere": [0.75, 0.75],
     }

@@ -190,24 +190,24 @@ def _lacks_strategy(affected: Affected, drain: Drain) -> bool:
     return goes and strategy == "None"
 
 
-def _render(found: JsonObject) -> str:
+def _render(described: JsonObject) -> str:
     columns = terminal_columns(COLUMNS)
     rows = [
         (f"{vm['namespace']}/{vm['name']}", *(vm[key] or NO_VALUE for key in ("node", "storageNode", "text", "why")))
-        for vm in found["vms"]
+        for vm in described["vms"]
     ]
-    pods = [(f"{pod['namespace']}/{pod['name']}", pod["node"], pod["text"], pod["why"]) for pod in found["pods"]]
-    waits = [(each["kind"], each["name"], each["detail"]) for each in found["obstacles"]]
+    pods = [(f"{pod['namespace']}/{pod['name']}", pod["node"], pod["text"], pod["why"]) for pod in described["pods"]]
+    waits = [(each["kind"], each["name"], each["detail"]) for each in described["obstacles"]]
     order = "".join(
-        f"  {each['command']}{'  # ' * bool(each['comment'])}{each['comment']}\n" for each in found["order"]
+        f"  {each['command']}{'  # ' * bool(each['comment'])}{each['comment']}\n" for each in described["order"]
     )
     parts = (
-        f"{printable(found['text'])}.\n",
+        f"{printable(described['text'])}.\n",
         render_table(HEADS, rows, colors=COLORS, columns=columns),
         render_table(("POD", "NODE", "EFFECT", "WHY"), pods, columns=columns),
         render_table(("THE DRAIN WAITS FOR", "NAME", "WHY"), waits, columns=columns),
-        "".join(f"{textwrap.fill(f'{note}.', columns)}\n" for note in found["notes"]),
+        "".join(f"{textwrap.fill(f'{note}.', columns)}\n" for note in described["notes"]),
         f"Order:\n{order}",
-        f"{textwrap.fill(printable(found['inOrder']['text']), columns)}.\n",
+        f"{textwrap.fill(printable(described['inOrder']['text']), columns)}.\n",
     )
     return "\n".join(filter(None, parts))

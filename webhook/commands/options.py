@@ -190,4 +190,4 @@ def as_data(value: Any, output: str = "json") -> str:
         return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
     # JSON needs no escape for these characters, but they control terminals.
     written = msgspec.json.format(encoded, indent=2).decode()
-    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written) + "\n"
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"

@@ -126,10 +126,10 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
             yield claim
 
 
-def summarize_nfs(found: Collection[OverNfs]) -> JsonObject:
+def summarize_nfs(disks: Collection[OverNfs]) -> JsonObject:
     """Count the VMs that loopback NFS exposes and those that can leave NFS. The text is empty if there are none."""
-    exposed = sum(each.exposed for each in found)
-    leaving = sum(bool(each.can_leave) for each in found)
+    exposed = sum(each.exposed for each in disks)
+    leaving = sum(bool(each.can_leave) for each in disks)
     parts = [f"loopback NFS exposes {exposed}"] if exposed else []
     parts += [f"{leaving} can leave NFS"] if leaving else []
     return {"exposed": exposed, "canLeave": leaving, "text": "; ".join(parts)}

@@ -22,7 +22,7 @@ class Visit(msgspec.Struct, frozen=True):
     """What one probe measured."""
 
     direct: bool  # whether it bypassed the page cache
-    found: dict[str, Figures]
+    figures: dict[str, Figures]
 
 
 class Side(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,7 +46,8 @@ class Row(msgspec.Struct, frozen=True):
 def compare(beside: Sequence[Visit], elsewhere: Sequence[Visit]) -> list[Row]:
     """Return a row for each operation. Raises KeyError if a visit lacks one."""
     return [
-        _row(name, *([each.found[name] for each in side] for side in (beside, elsewhere))) for name in beside[0].found
+        _row(name, *([each.figures[name] for each in side] for side in (beside, elsewhere)))
+        for name in beside[0].figures
     ]
 
 

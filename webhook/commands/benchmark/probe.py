@@ -71,7 +71,7 @@ def run(path: str, seconds: float) -> str:
         for kind in ("write", "read")
     }
     os.close(file)
-    return json.dumps({"direct": direct, "found": found}, separators=(",", ":"))
+    return json.dumps({"direct": direct, "figures": found}, separators=(",", ":"))
 
 
 def _buffer(size: int) -> mmap.mmap:

@@ -43,19 +43,21 @@ def missing(inspection: Inspection) -> Result:
     return failure(finding, advice)
 
 
-def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
+def replicas(_: Inspection, installed: Installation) -> Iterator[Result]:
     """Check that all replicas are ready and that no rollout waits."""
-    if not found.deployment:
+    if not installed.deployment:
         advice = "Repair the release: helm upgrade."
-        yield failure(f"no Deployment matches the selector of Service {found.namespace}/{found.service}", advice)
+        yield failure(
+            f"no Deployment matches the selector of Service {installed.namespace}/{installed.service}", advice
+        )
         return
-    wanted = mapping(found.deployment, "spec").get("replicas", 1)
+    wanted = mapping(installed.deployment, "spec").get("replicas", 1)
     finished = ("Succeeded", "Failed")
-    active = [pod for pod in found.pods if not is_terminating(pod) and text(pod, "status", "phase") not in finished]
+    active = [pod for pod in installed.pods if not is_terminating(pod) and text(pod, "status", "phase") not in finished]
     ready = [pod for pod in active if has_condition(pod, "Ready")]
     counted = f"{len(ready)} of {wanted} replicas are ready"
-    advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
-    rejected = condition(found.deployment, "ReplicaFailure")
+    advice = f"Check the pods: kubectl -n {installed.namespace} describe pods -l app.kubernetes.io/component=webhook"
+    rejected = condition(installed.deployment, "ReplicaFailure")
     if rejected.get("status") == "True":  # Pod Security or a quota, for example: there are no pods to describe
         counted += f", because the API server rejects their pods: {text(rejected, 'message')}"
         advice = "Change what the message names, such as the namespace's Pod Security level or quota."
@@ -67,7 +69,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         yield ok(counted)
     if len(active) > wanted:  # until a new replica is ready, the old ones stay
         yield warning(f"a rollout has not ended: {len(active)} replicas", advice)
-    version = text(found.deployment, "metadata", "labels", VERSION_LABEL)
+    version = text(installed.deployment, "metadata", "labels", VERSION_LABEL)
     if version and version != __version__:
         yield warning(
             f"the installed version is {version}, but this command has version {__version__}",
@@ -75,10 +77,10 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def caches(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check the age of each replica's caches, by /readyz?verbose."""
-    ready = (pod for pod in found.pods if has_condition(pod, "Ready"))
-    answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in ready}
+    ready = (pod for pod in installed.pods if has_condition(pod, "Ready"))
+    answers = {text(pod, "metadata", "name"): _readiness(inspection, installed, pod) for pod in ready}
     oldest, problems = 0.0, list[tuple[str, str]]()
     for name, answer in answers.items():
         problems += [(name, f"{resource}: {problem}") for resource, problem in mapping(answer, "problems").items()]
@@ -88,15 +90,15 @@ def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
             if age > STALE_MINUTES * 60:
                 problems.append((name, f"{text(cache, 'resource')}: no update from the API server for {age:.0f} s"))
     for name, problem in problems:
-        yield warning(f"{name}: {problem}", f"Check the log: kubectl -n {found.namespace} logs {name}")
+        yield warning(f"{name}: {problem}", f"Check the log: kubectl -n {installed.namespace} logs {name}")
     if answers and not problems:
         yield ok(f"the caches of all ready replicas are up to date (oldest update: {oldest:.0f} s ago)")
 
 
-def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> JsonObject:
+def _readiness(inspection: Inspection, installed: Installation, pod: JsonObject) -> JsonObject:
     name, ports = text(pod, "metadata", "name"), mappings(serving_container(pod), "ports")
     port = next((each.get("containerPort") for each in ports if each.get("name") == "http"), 8080)
-    path = f"/api/v1/namespaces/{found.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
+    path = f"/api/v1/namespaces/{installed.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
     try:
         return read_object(inspection.cluster, path) or {"problems": {"/readyz": "not found"}}
     except Denied:
@@ -105,13 +107,13 @@ def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> 
         return {"problems": {"/readyz": str(error)}}
 
 
-def certificates(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def certificates(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check the certificates, their expiry, and that each webhook's caBundle trusts them."""
-    if found.secret is None:
+    if installed.secret is None:
         yield failure("the replicas have no Secret with a certificate", "Repair the release: helm upgrade.")
         return
-    now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
-    advice = f"Show the certificates: kubevirt-scheduler certs status --webhook-configuration {found.name}"
+    now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, installed.secret, inspection.configuration)
+    advice = f"Show the certificates: kubevirt-scheduler certs status --webhook-configuration {installed.name}"
     try:
         report = read_status(objects, now)
     except CertificateError as error:
@@ -134,12 +136,12 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
         yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
 
 
-def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def rights(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Ask the API server whether the replicas' ServiceAccount has each right that their settings need."""
-    account = text(found.deployment, "spec", "template", "spec", "serviceAccountName") or "default"
-    user = f"system:serviceaccount:{found.namespace}:{account}"
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{found.namespace}", "system:authenticated"]
-    needed = _needed_rights(inspection, found)
+    account = text(installed.deployment, "spec", "template", "spec", "serviceAccountName") or "default"
+    user = f"system:serviceaccount:{installed.namespace}:{account}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{installed.namespace}", "system:authenticated"]
+    needed = _needed_rights(inspection, installed)
     if missing := list(_missing(inspection, "subjectaccessreviews", needed, user=user, groups=groups)):
         advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
         yield failure(f"{user} lacks rights: {', '.join(missing)}", advice)
@@ -171,19 +173,19 @@ def _missing(inspection: Inspection, reviews: str, needed: Iterable[JsonObject],
             yield f"{right['verb']} {right['resource']}"
 
 
-def _needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
+def _needed_rights(inspection: Inspection, installed: Installation) -> Iterator[dict[str, str]]:
     """Yield the resource attributes of each right."""
-    settings = found.settings
+    settings = installed.settings
     for kind in kinds(settings.longhorn_namespace):
         for verb in ("list", "watch"):
             yield {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": kind.namespace}
     yield {"verb": "create", "resource": "events"}
     if settings.release:
         yield {"verb": "delete", "resource": "pods"}
-    configuration = f"/{inspection.configuration}" if "--webhook-configuration" in found.arguments else ""
+    configuration = f"/{inspection.configuration}" if "--webhook-configuration" in installed.arguments else ""
     for own, group, resource in (
-        (found.arguments.get("--tls-secret"), "", "secrets"),
-        (found.arguments.get("--lease"), "coordination.k8s.io", "leases"),
+        (installed.arguments.get("--tls-secret"), "", "secrets"),
+        (installed.arguments.get("--lease"), "coordination.k8s.io", "leases"),
         (configuration, "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ):
         namespace, _, name = (own or "").partition("/")

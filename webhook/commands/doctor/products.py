@@ -143,13 +143,13 @@ def _restart(volumes: list[str], inspection: Inspection) -> str:
     return f"Stop all users of each volume, then start them, so that Longhorn upgrades its server: {listed(users)}"
 
 
-def loopback_nfs(inspection: Inspection, found: Installation | None) -> Iterator[Result]:
+def loopback_nfs(inspection: Inspection, installed: Installation | None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
     read, cached, exposed = inventory(inspection), list[str](), list[str]()
     servers = read.servers(inspection.settings)
     for status in _assessed(inspection):
         nfs = over_nfs(status, read.store, servers)
-        if status.node and nfs.cached and (status.opted_in or found is None):
+        if status.node and nfs.cached and (status.opted_in or installed is None):
             (exposed if nfs.exposed else cached).append("/".join(status.machine.key))
     unprotected, cure = _unprotected(inspection, servers)
     assessed = (assess_pod(pod, read.store, inspection.settings) for pod in read.store.pods.values())
@@ -212,10 +212,10 @@ def _unprotected(inspection: Inspection, servers: Servers) -> tuple[str, str]:
     return "", ""
 
 
-def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def nodes(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check the nodes' taints, how many more pods they can run, and that a drain of the only one can end."""
     store = inventory(inspection).store
-    replicas = mapping(found.deployment, "spec").get("replicas", 1)
+    replicas = mapping(installed.deployment, "spec").get("replicas", 1)
     schedulable = [node.name for node in store.nodes.values() if _is_schedulable(node)]
     if len(schedulable) == 1 and replicas > 1:
         yield warning(
@@ -230,7 +230,7 @@ def nodes(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
     else:
         yield ok(f"no node has a {PREFER_NO_SCHEDULE} taint, which would outweigh the steering of share-manager pods")
-    shares = {load.name: load.requested.get("pods", 0) for load in node_loads(store, found.settings)}
+    shares = {load.name: load.requested.get("pods", 0) for load in node_loads(store, installed.settings)}
     if crowded := [f"{name}: {share:.0%}" for name, share in shares.items() if share > CROWDED]:
         yield warning(
             f"nodes with over {CROWDED:.0%} of their allocatable pods: {len(crowded)} ({listed(crowded)})",

@@ -26,10 +26,10 @@ _ADVICE = (
 )
 
 
-def accounts(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def accounts(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Compare the accounts for which the webhook decides with those of the virt-controllers that run."""
     running = _controllers(inspection)
-    ignored = [account for account in running if not _admits(found, account)]
+    ignored = [account for account in running if not _admits(installed, account)]
     if not running:
         yield warning("no virt-controller runs", "Check KubeVirt: without it, no VM starts.")
     elif ignored:
@@ -55,16 +55,16 @@ def _account(pod: JsonObject) -> str:
     return f"system:serviceaccount:{text(pod, 'metadata', 'namespace')}:{name}"
 
 
-def _admits(found: Installation, account: str) -> bool:
+def _admits(installed: Installation, account: str) -> bool:
     """Return whether the settings of the replicas and the matchConditions of the webhook admit an account."""
-    conditions = [each for webhook in found.webhooks for each in mappings(webhook, "matchConditions")]
+    conditions = [each for webhook in installed.webhooks for each in mappings(webhook, "matchConditions")]
     about_users = [text(each, "expression") for each in conditions if text(each, "name") == "from-kubevirt"]
-    return account in found.settings.kubevirt_accounts and all(f"'{account}'" in each for each in about_users)
+    return account in installed.settings.kubevirt_accounts and all(f"'{account}'" in each for each in about_users)
 
 
-def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def calls(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
-    namespace, accepted = inspection.namespace, found.settings.kubevirt_accounts
+    namespace, accepted = inspection.namespace, installed.settings.kubevirt_accounts
     with suppress(Denied):
         if read_object(inspection.cluster, f"{NAMESPACES.path}/{namespace}") is None:
             yield failure(f'namespace "{namespace}" not found', "Specify an existing namespace: -n NAME")
@@ -73,14 +73,14 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
     account = next((each for each in _controllers(inspection) if each in accepted), accepted[0])
     try:
         decision, problem = attempt(
-            inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
+            inspection.cluster.impersonating(account), namespace, installed.settings.opt_in_annotations[0]
         )
     except BadInput as error:  # a quota, a policy or a missing right
         advice = f"You need the right to impersonate {account}. Or specify another namespace: -n NAME"
         yield warning(f"namespace {namespace}: {error}", advice)
         return
     yield _called(inspection, decision, problem)
-    if decision and found.settings.action is Action.OBSERVE:
+    if decision and installed.settings.action is Action.OBSERVE:
         yield warning(
             "the webhook runs in observe mode and changes no pod", "To place VMs, set settings.action to inject."
         )
@@ -99,10 +99,10 @@ def _called(inspection: Inspection, decision: str, problem: str) -> Result:
     return failure(f"namespace {namespace}: {problem}", f"{_ADVICE}{inspection.configuration} -o yaml")
 
 
-def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def selection(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check that the webhook selects the namespaces of the opted-in VMs, and that Longhorn's exists."""
     namespaces = {each.name: each.labels for each in inventory(inspection).store.namespaces.values()}
-    selectors = [mapping(each, "namespaceSelector") for each in found.webhooks if text(each, "name") == VM_WEBHOOK]
+    selectors = [mapping(each, "namespaceSelector") for each in installed.webhooks if text(each, "name") == VM_WEBHOOK]
     called = {name for name, labels in namespaces.items() if any(labels_match(each, labels) for each in selectors)}
     store = inventory(inspection).store
     vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
@@ -114,7 +114,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
     else:
         yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
-    keys, manifests = found.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
+    keys, manifests = installed.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
     mistakes = {key: mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
     if mistakes:
         (namespace, name), mistake = next(iter(mistakes.items()))
@@ -124,12 +124,12 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
             f"To correct the first: kubevirt-scheduler opt-in {name} -n {namespace} --yes. "
             "Or correct the manifest in git, if a program applies it.",
         )
-    longhorn = found.settings.longhorn_namespace
+    longhorn = installed.settings.longhorn_namespace
     if longhorn not in namespaces:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
 
 
-def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def other_webhooks(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check that this webhook is installed once, and is called again after those with later names."""
     configurations = read_list(inspection.cluster, CONFIGURATIONS)
     names = [
@@ -149,7 +149,7 @@ def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Resu
         for webhook in mappings(item, "webhooks")
         if any({"pods", "pods/*", "*", "*/*"} & {*rule["resources"]} for rule in mappings(webhook, "rules"))
     ]
-    if later and any(text(webhook, "reinvocationPolicy") != "IfNeeded" for webhook in found.webhooks):
+    if later and any(text(webhook, "reinvocationPolicy") != "IfNeeded" for webhook in installed.webhooks):
         yield warning(
             f"the API server calls other webhooks for pods after this one: {len(later)} ({listed(sorted(later))})",
             "Set reinvocationPolicy: IfNeeded, as the chart does, so that this webhook checks their changes.",
@@ -158,9 +158,9 @@ def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Resu
         yield ok(f"no other webhook changes pods unseen; {len(later)} are called after this one")
 
 
-def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
+def undecided(inspection: Inspection, installation: Installation) -> Iterator[Result]:
     """Name the opted-in VMs that started without a decision since the chart was installed."""
-    settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
+    settings, installed = installation.settings, text(installation.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
     store = inventory(inspection).store

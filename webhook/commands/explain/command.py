@@ -84,14 +84,14 @@ def explain(subject: tuple[str, ...], file: Path | None, output: str) -> None:
         click.echo(as_data([each | {"webhook": webhook} for each in found], output), nl=False)
 
 
-def _explained(found: Found, fleet: Fleet) -> JsonObject:
-    if isinstance(found, Machine):
-        return explain_machine(found, fleet.inventory, fleet.webhook)
-    if isinstance(found, Claim):
-        return explain_claim((found.namespace, found.name), fleet.inventory, fleet.webhook)
-    if isinstance(found, Node):
-        return explain_node(found, fleet.inventory, fleet.webhook)
-    return explain_pod(found, fleet.inventory.store, fleet.webhook.settings)
+def _explained(subject: Found, fleet: Fleet) -> JsonObject:
+    if isinstance(subject, Machine):
+        return explain_machine(subject, fleet.inventory, fleet.webhook)
+    if isinstance(subject, Claim):
+        return explain_claim((subject.namespace, subject.name), fleet.inventory, fleet.webhook)
+    if isinstance(subject, Node):
+        return explain_node(subject, fleet.inventory, fleet.webhook)
+    return explain_pod(subject, fleet.inventory.store, fleet.webhook.settings)
 
 
 def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
@@ -115,25 +115,25 @@ def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
                 yield explain_review(review, fleet.inventory.store, settings)
 
 
-def _render(found: JsonObject, webhook: Webhook) -> str:
+def _render(explained: JsonObject, webhook: Webhook) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    page = [click.style(printable(found["name"]), bold=True, underline=True)]
-    decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(found, webhook), found["advice"]))
+    page = [click.style(printable(explained["name"]), bold=True, underline=True)]
+    decision, advice = (tuple(map(Finding, lines)) for lines in (_decision(explained, webhook), explained["advice"]))
     last = [Section("Decision", decision)] if decision else []
-    for section in (*found["steps"], *last, Section("What to do", advice)):
+    for section in (*explained["steps"], *last, Section("What to do", advice)):
         page += ["", click.style(printable(section.title), bold=True)]
         page += [_line(finding, width) for finding in section.findings]
     return "\n".join([*page, ""])
 
 
-def _decision(found: JsonObject, webhook: Webhook) -> Iterator[str]:
+def _decision(explained: JsonObject, webhook: Webhook) -> Iterator[str]:
     would = "the webhook would decide: " if webhook.predicting.action is Action.OBSERVE else ""
-    for condition, each in (("", found["decision"]), ("if eligible: ", found["ifEligible"])):
+    for condition, each in (("", explained["decision"]), ("if eligible: ", explained["ifEligible"])):
         if each:
             yield f"{would}{condition}{each['outcome']}, {each['reason']}: {each['message']}"
-    if decision := found["decision"]:
+    if decision := explained["decision"]:
         said = {warning(decision["message"]), warning(f"{decision['reason']}: {decision['message']}")}
-        yield from (f"Warning: {each}" for each in found["warnings"] if each not in said)
+        yield from (f"Warning: {each}" for each in explained["warnings"] if each not in said)
 
 
 def _line(finding: Finding, width: int) -> str:

@@ -171,11 +171,11 @@ class MigrationRun:
             if migrations.delete_migration(self._cluster, migration):
                 self._change(runs.withdrawn(self._run, withdrawal))
 
-    def _look(self, found: Sequence[Migration]) -> View:
+    def _look(self, existing: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
         vmis = {key: vmi for key in keys if (vmi := self._cluster.get(VMIS.object_path(key), REQUEST_TIMEOUT))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
-        known = [self._completed(each) for each in found if each.unfinished or each.key in current]
+        known = [self._completed(each) for each in existing if each.unfinished or each.key in current]
         return View(self._clock(), tuple(known), vmis)
 
     def _completed(self, migration: Migration) -> Migration:

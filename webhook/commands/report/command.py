@@ -150,14 +150,14 @@ def report_on(fleet: Fleet, scope: Scope, rates: Rates, *, planned: bool = True,
     return found
 
 
-def _rendered(found: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
+def _rendered(report: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
     if output in ("json", "yaml"):
-        return as_data(found, output)
+        return as_data(report, output)
     if output == "html":
-        return page.render(found)
+        return page.render(report)
     if output == "name":
-        return render_names(found, what)
+        return render_names(report, what)
     if what == "nodes":
-        return render_nodes(found, columns=terminal_columns(), headers=headers)
+        return render_nodes(report, columns=terminal_columns(), headers=headers)
     columns = max(terminal_columns(), WIDE) if output == "wide" else terminal_columns(COLUMNS)
-    return render_vms(found, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)
+    return render_vms(report, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)

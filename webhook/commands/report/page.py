@@ -30,7 +30,7 @@ def render(report: JsonObject, interval: int = 0) -> str:
     parts = {"policy": policy, "style": style, "scripts": elements, "report": embedded_json(report)}
     parts["interval"] = str(interval)
     # One pass: text such as {{scripts}} in the report stays as it is.
-    return _PLACEHOLDER.sub(lambda found: parts[found[1]], _read("page.html"))
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], _read("page.html"))
 
 
 def embedded_json(value: JsonObject) -> str:
