@@ -87,7 +87,7 @@ class Vm(Struct, frozen=True):
     sure: bool = True  # whether it was placed by that step, wherever other VMs went
     at_risk: bool = False  # Longhorn may have deleted its pod in this step
     halted: bool = False  # somebody has stopped it
-    may_stop: bool = False  # Longhorn may have deleted its pod, and nothing has started it again
+    may_stop: bool = False  # it may have ended, and nothing has started it again
     why: str = ""  # why it is where it is, or does not run
 
     @property

@@ -131,7 +131,7 @@ def _perhaps_started(state: State, key: Key) -> State:
         anywhere = tuple(dict.fromkeys((*server.nodes, *started.servers[volume].nodes)))
         server = replace(server, nodes=anywhere, follows=key if beside else None, certain=beside, moved=True)
         state = state.with_server(volume, server)
-    return state.with_vm(replace(vm, nodes=nodes, may_stop=again.phase is not Phase.RUNS))
+    return state.with_vm(replace(vm, nodes=nodes, may_stop=again.phase is not Phase.RUNS or not again.sure))
 
 
 def _drain(state: State, step: Step) -> State:
@@ -197,7 +197,7 @@ def _after_the_race(before: State, state: State, key: Key) -> State:
     if places.sure or not vm.sure:
         return state
     if not moves:
-        return state.with_vm(replace(vm, sure=False))
+        return state.with_vm(replace(vm, sure=False, may_stop=True))
     state = replace(state, refused={**state.refused, key: NO_NODE})
     return state.with_vm(_migrated(old, replace(places, sure=False), state, vm.why))
 
@@ -257,7 +257,8 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
             server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
             state = state.with_server(vm.status.volume, server)
-    return state.with_vm(replace(placed(vm, nodes, places.pod, state.step, vm.why), sure=places.sure))
+    found = placed(vm, nodes, places.pod, state.step, vm.why)
+    return state.with_vm(replace(found, sure=places.sure, may_stop=not places.sure))
 
 
 def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -288,7 +289,7 @@ def _start_waiting(state: State) -> State:
     for key, vm in state.vms.items():
         if vm.phase is Phase.WAITS:
             state = _next_pod(state, key)
-        elif vm.may_stop and vm.restarts:
+        elif vm.may_stop and vm.restarts and vm.placed_at < state.step:
             state = _perhaps_started(state, key)
     return state
 
