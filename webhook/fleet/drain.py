@@ -356,13 +356,16 @@ def _of_its_disks(before: State, new: Vm, after: State, *, started: bool) -> Ite
 def _of_volumes(
     volumes: Iterable[str], before: State, after: State, user: Key, *, started: bool = False
 ) -> Iterator[Event]:
-    """Yield what happens to the disks of a VM or a pod, which has `started` in this step or not."""
+    """Yield what happens to the disks of a VM or a pod, which has `started` in this step or not.
+
+    One disk may hang while another one pauses.
+    """
     pairs = [(before.servers[volume], after.servers[volume]) for volume in volumes]
     hanging = [now for was, now in pairs if now.needed and not now.nodes and (was.nodes or started)]
-    lost = [(was, now) for was, now in pairs if now.lost_at == after.step and was.nodes]
     if hanging:
         yield Event(Effect.IO_HANGS, 0, why=hanging[0].why)
-    elif lost and not started:
+    lost = [(was, now) for was, now in pairs if now.lost_at == after.step and was.nodes and now not in hanging]
+    if lost and not started:
         may = all(now.stays or not was.certain for was, now in lost)
         yield Event(Effect.IO_PAUSES, 0, may=may, why=_where_served(lost[0][1], user))
 

@@ -234,6 +234,11 @@ class State(Struct, frozen=True, dict=True):
         served = [each for each in vm.status.claims if each.volume == volume]
         return bool(other_users(served, vm.pod.namespace, vm.pod.vmi_uid, self.catalog))
 
+    def may_be_unused(self, volume: str, vm: Vm) -> bool:
+        """Return whether the share-manager of a volume may have stopped, because each other VM that uses it may."""
+        users = [each for each in self.users(volume) if each.key != vm.key]
+        return bool(users) and all(each.may_stop for each in users) and not any(self.other_users(volume))
+
     def is_together(self, vm: Vm) -> bool | None:
         """Return whether a VM runs on the node of the share-manager that decides for it, None if that is uncertain."""
         server = self.servers.get(vm.status.volume)

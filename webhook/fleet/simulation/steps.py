@@ -241,6 +241,8 @@ def _ended(state: State, vm: Vm, why: str, phase: Phase = Phase.WAITS) -> State:
 def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     """Start a VM, on a node that the webhook pins it to, or else on any that can run it beside the `others`."""
     vm, others = state.vms[key], others or state
+    if state.may_be_unused(vm.status.volume, vm):
+        state = state.with_server(vm.status.volume, replace(state.servers[vm.status.volume], certain=False))
     if vm.machine.template is None or vm.machine.manifest is None:
         why = vm.why or "where it can run is unknown"
         return state.with_vm(replace(vm, phase=Phase.RUNS, placed_at=state.step, why=why))
