@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    claim,
     hotplug_pod,
     node,
     node_terms,
@@ -15,6 +16,7 @@ from tests.support.builders import (
     settings,
     share_manager_pod,
     storage,
+    volume,
 )
 from tests.support.fleet import inventory, longhorn_volume, replica, vm, vm_pod
 from tests.support.migrations import migratable
@@ -406,3 +408,11 @@ def test_a_vm_that_longhorn_may_restart_is_pinned_to_any_node_that_may_serve_it(
     objects[-1]["metadata"]["annotations"].pop("kubevirt-scheduler/co-schedule")
     (found,) = check_drain(site(*NODES, *objects, longhorn=DELETES), ("node-a", "node-b"), rolling=True).vms
     assert words_of(found.events) == "I/O pauses, then may restart, then I/O may pause, then may restart"
+
+
+def test_one_disk_may_hang_while_another_one_pauses() -> None:
+    only_here = share_manager_pod("vol-disk2", node="node-a", nodeSelector={"kubernetes.io/hostname": "node-a"})
+    disks = [*SERVED, claim("disk2"), volume("disk2"), only_here]
+    (found,) = drain(*NODES, *disks, *on("node-a", "disk2", "disk1", strategy="External")).vms
+    words = "Blocks until somebody acts, then I/O hangs until uncordon, then I/O pauses"
+    assert words_of(found.events) == words

@@ -303,3 +303,10 @@ def test_a_vm_that_is_started_again_may_be_on_any_node_with_its_share_manager() 
         ("kubectl delete vmi vm1 -n default", "if it is stopped"),
         ("kubevirt-scheduler recolocate vm1 -n default --yes", "once they run, those that are apart"),
     ]
+
+
+def test_a_share_manager_whose_only_user_may_have_stopped_may_follow_the_vm_that_starts() -> None:
+    last = node("node-b", allocatable={"memory": "3Gi", "pods": "9"})
+    user = on("node-b", "disk1", name="vm2", run="RerunOnFailure", opt_in=False, pod=BIG)
+    found = ordered(NODES[0], last, *SERVED, *on("node-a", "disk1", pod=BIG), *user, longhorn=DELETES)
+    assert what_happens(found) == ("Stops until it is started, then may migrate", "MayBeApart")
