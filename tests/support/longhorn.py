@@ -224,12 +224,17 @@ class Longhorn:
             self._requests.request("PATCH", path, {"status": {"attached": True}})
 
     def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
-        """Bring a ShareManager one step forward (`syncShareManager`). Its status is written before its pod changes."""
+        """Bring a ShareManager one step forward (`syncShareManager`).
+
+        Its pod is created before its status is written, and deleted after that.
+        """
         volume, before = manager["metadata"]["name"], _state(manager)
         owner = manager.get("status", {}).get("ownerID", "")
         if (next_owner := self._next_owner(owner, _node(pod))) != owner:
             self._set_status(volume, {"ownerID": next_owner})
         state = self._next_state(before, pod, bool(attachments), next_owner)
+        if state == "starting" and pod is None:
+            self._create_pod(manager, pv)
         if state != before:
             endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
             self._set_status(volume, {"state": state, "endpoint": endpoint})
@@ -238,12 +243,9 @@ class Longhorn:
         if state == "running":
             for attachment in attachments:
                 self._attach(attachment)
-        elif state == "starting":
-            if pod is None:
-                self._create_pod(manager, pv)
-        elif pod is not None:
+        elif state != "starting" and pod is not None:
             self._delete_pod(volume, pod)
-        elif volume in self._removed:
+        elif state != "starting" and volume in self._removed:
             self._delete(f"{self.managers}/{volume}")
             self._removed.discard(volume)
 
