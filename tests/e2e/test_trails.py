@@ -143,8 +143,10 @@ class Player:
     def _stop_the_consumer(self) -> None:
         self._plane.delete_pods(self._scenario.pods)
 
-    def _run_the_pod(self) -> None:
-        self._plane.request("PATCH", f"{self._server}/status", {"status": {"phase": "Running"}})
+    def _run_the_pod(self, ready: bool = True) -> None:
+        container = {"name": "share-manager", "image": "i", "imageID": "", "restartCount": 0, "ready": ready}
+        status = {"phase": "Running", "containerStatuses": [container]}
+        self._plane.request("PATCH", f"{self._server}/status", {"status": status})
 
     def _delete_the_pod(self) -> None:
         self._plane.request("DELETE", self._server)

@@ -274,6 +274,8 @@ class Longhorn:
         phase, node = pod["status"].get("phase"), _node(pod)
         if _is_terminating(pod) or (node and node not in self._ready):
             return "error"
+        if phase == "Running" and not _is_serving(pod):
+            return state
         # Lines 975 to 998: a pod that Failed or Succeeded, or is Pending although the state was `running`.
         return {"Running": "running", "Pending": state if state == "starting" else "error"}.get(phase, "error")
 
@@ -393,6 +395,11 @@ def _is_ready(node: Object) -> bool:
 
 def _is_terminating(item: Object) -> bool:
     return "deletionTimestamp" in item["metadata"]
+
+
+def _is_serving(pod: Object) -> bool:
+    """Return whether the NFS server of a running pod answers: its readiness probe asks for that."""
+    return all(each["ready"] for each in pod["status"].get("containerStatuses", []))
 
 
 def _handle(pv: Object) -> str:
