@@ -178,7 +178,7 @@ class Withdrawal(Struct, frozen=True):
 
 
 def withdrawals(run: Run, view: View) -> Iterator[Withdrawal]:
-    """Yield the run's migrations that wait in vain. KubeVirt can still cancel them at no cost."""
+    """Yield those migrations of the run that KubeVirt does not start. It can still cancel them at no cost."""
     for each in view.migrations:
         if each.deleting or each.phase not in EARLY_PHASES or not any(one.owns(each) for one in run.in_flight):
             continue
