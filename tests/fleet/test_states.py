@@ -292,6 +292,39 @@ def test_a_restart_helps_only_where_the_share_manager_can_follow(
         )
 
 
+BIG = {"requests": {"memory": "2Gi"}}
+CORDONED = node("node-b", unschedulable=True)
+SMALL = {"allocatable": {"memory": "1Gi", "pods": "9"}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "helps"),
+    [
+        ([CORDONED, node("node-a", **SMALL)], False),
+        ([CORDONED, node("node-a", unschedulable=True)], False),
+        ([CORDONED, node("node-a")], True),
+        ([node("node-b", taints=[GPU]), node("node-a", **SMALL)], False),
+        ([node("node-b", **SMALL), node("node-a", **SMALL)], True),  # the next pod takes the place of the one that runs
+    ],
+)
+def test_no_restart_is_advised_after_which_no_node_can_run_the_vm(nodes: list[Object], *, helps: bool) -> None:
+    found = apart(*COLD, share_manager_pod(node="node-a"), *nodes, vm(), vm_pod(node="node-b", **BIG))
+    start = found[0].start
+    assert start
+    assert (start.decision.reason, start.helps) == (Reason.COLD_START, helps)
+    assert advise(*found).text.startswith(
+        "Restart the VM" if helps else "No node can run the VM's next pod: node-b does not"
+    )
+
+
+def test_a_full_node_that_alone_may_run_the_share_manager_is_no_place_for_both() -> None:
+    allowed = node("node-a", **SSD | SMALL)
+    for size, helps in ((BIG, False), ({}, True)):
+        found = status(*COLD, allowed, node("node-b", **HDD), SSD_CLASS, vm(), vm_pod(node="", **size))
+        assert found.start
+        assert found.start.helps is helps
+
+
 def test_a_vm_that_its_share_manager_cannot_follow_reads_so_before_its_start() -> None:
     able = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "disk": "hdd"}
     found = apart(*COLD, SSD_CLASS, node("node-a", labels=able), vm(**DISK))

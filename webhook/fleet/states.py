@@ -42,6 +42,9 @@ from webhook.placement.wording import unchanged
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label with the name of a namespace
 _CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
+# The guard doesn't risk these, but the scheduler may place the pod.
+_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
+SCHEDULER_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
 
 
 class State(StrEnum):
@@ -357,11 +360,32 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
 
     Longhorn renders the next share-manager pod like the one that runs.
     """
+    if problem := _why_no_node(machine, catalog):
+        return problem
     for claim in claims:
         if (claim.follows or not claim.reason) and (node := _unfollowed_node(machine, claim, catalog)):
             problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
             return f"{problem}: compare node selectors, affinities and tolerations"
     return ""
+
+
+def _why_no_node(machine: Machine, catalog: Catalog) -> str:
+    """Return that no node can run the next pod of a running VM. The VM's own node can, unless it is closed by now."""
+    here = catalog.node(machine.pod.node) if machine.pod else None
+    if here is None or not (here.unschedulable or here.ready is False or here.taints):
+        return ""
+    if any(_can_run(node, machine, catalog) for node in catalog.all_nodes()):
+        return ""
+    return (
+        f"no node can run the VM's next pod: {here.name} does not admit it any more, and no other node can run it now"
+    )
+
+
+def _can_run(node: Node, machine: Machine, catalog: Catalog) -> bool:
+    """Return whether a node can run the next pod of a VM. On its own node, it can take the place of its pod."""
+    if machine.pod and machine.pod.node == node.name:
+        return admits(node, machine.next_pod, catalog)
+    return first_failed_check(Candidate(machine.next_pod, node.name, catalog), SCHEDULER_CHECKS) is None
 
 
 def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
@@ -391,7 +415,7 @@ def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) ->
     if node := next((node for node in others if admits(node, pod, catalog)), None):
         return f"{node.name}, where the VM may start"
     apart = claim.limits and not any(
-        selects(claim.limits, node.labels) and admits(node, pod, catalog) for node in nodes
+        selects(claim.limits, node.labels) and _can_run(node, machine, catalog) for node in nodes
     )
     return "any node that can run the VM" if apart and nodes else ""
 

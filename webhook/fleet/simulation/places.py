@@ -4,15 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
+from webhook.fleet.states import SCHEDULER_CHECKS
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, first_failed_check
+from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Reason
 
-# The guard doesn't risk these, but the scheduler may place the pod.
-_UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
-_CHECKS = [check for check in CHECKS if check.reason not in _UNRISKED]
 NO_NODE = "no other node can run it"
 
 
@@ -36,7 +34,7 @@ def find_places(
     passing, failures = list[Candidate](), list[str]()
     for node in sorted(among or (each.name for each in catalog.all_nodes())):
         found = candidate(node, catalog)
-        failed = first_failed_check(found, _CHECKS)
+        failed = first_failed_check(found, SCHEDULER_CHECKS)
         if failed is None:
             passing.append(found)
             if len(passing) == most:
@@ -46,7 +44,9 @@ def find_places(
     if not passing:
         return Places(problem=": ".join([NO_NODE, *failures[:1]]))
     nodes = tuple(each.node_name for each in passing)
-    sure = others is None or any(first_failed_check(candidate(node, others), _CHECKS) is None for node in nodes)
+    sure = others is None or any(
+        first_failed_check(candidate(node, others), SCHEDULER_CHECKS) is None for node in nodes
+    )
     return Places(nodes, sure, "", passing[0].pod_facts)
 
 
