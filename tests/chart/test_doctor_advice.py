@@ -85,7 +85,7 @@ class Operator:
 
     def _wait(self, predicate: Callable[[], bool], what: str) -> None:
         try:
-            self.plane.wait(predicate, 10, what)
+            self.plane.wait(predicate, 60, what)
         except AssertionError as error:
             raise AssertionError(f"{what}; last findings: {json.dumps(self._last, indent=1)}") from error
 
