@@ -43,6 +43,8 @@ PURE_FOLDERS = {
 REASON_FILE = "webhook/placement/reasons.py"
 MAX_FILE_LINES = 450  # about 400, with some leeway so that nobody splits an idea for the sake of ten lines
 
+MOST_PARALLEL = 120  # assignments of several values to as many names
+
 parse = cache(ast.parse)
 
 
@@ -148,7 +150,7 @@ def functions(source: str) -> Iterator[Any]:
 
 
 def telling_names(path: str, source: str) -> Violations:
-    """The name of a file or function says what it does."""
+    """The name of a file or function says what it does, and the name of a parameter or field what it is."""
     if Path(path).stem in {"utils", "helpers", "common", "manager"}:
         yield 1, "the file name does not say what the file does"
     # A base class may define a method's name: gunicorn calls a worker's handle_request.
@@ -156,6 +158,12 @@ def telling_names(path: str, source: str) -> Violations:
     for function in functions(source):
         if function.name.lstrip("_").startswith(("handle_", "process_")) and function not in inherited:
             yield function.lineno, f"{function.name} does not say what it does"
+    parameters = ((each, each.arg) for each in nodes(source, ast.arg))
+    members = (each for owner in nodes(source, ast.ClassDef) for each in owner.body)
+    fields = ((each, name_of(each.target)) for each in members if isinstance(each, ast.AnnAssign))
+    for node, name in (*parameters, *fields):
+        if name == "found":
+            yield node.lineno, "found: name what was found"
 
 
 def short_files(_: str, source: str) -> Violations:
@@ -228,6 +236,8 @@ PLANTED = {
         ("webhook/commands/helpers.py", ""),
         ("webhook/serving/app.py", "async def _process_review(): ..."),
         ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
+        ("webhook/serving/app.py", "def respond(found): ..."),
+        ("webhook/serving/app.py", "class App:\n    found: str"),
     ],
     short_files: [("webhook/serving/app.py", "import json\n" * (MAX_FILE_LINES + 1))],
     flat_conditions: [
@@ -273,6 +283,19 @@ def test_the_90th_percentile_of_function_lengths_is_at_most_25_lines():
     found = [each for file in PACKAGES for each in functions(file.read_text(encoding="utf-8"))]
     lengths = sorted(each.end_lineno - each.lineno + 1 for each in found)
     assert lengths[len(lengths) * 9 // 10] <= LONGEST_FUNCTION
+
+
+def parallel_assignments(source: str) -> Iterator[ast.Assign]:
+    """Yield each `a, b = c, d`. One name a line is easier to read where a value is computed."""
+    for node in nodes(source, ast.Assign):
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield node
+
+
+def test_there_are_at_most_120_parallel_assignments():
+    assert len([*parallel_assignments("a, b = c, d; e = f, g; h, i = j")]) == 1
+    found = [each for file in PACKAGES for each in parallel_assignments(file.read_text(encoding="utf-8"))]
+    assert len(found) <= MOST_PARALLEL
 
 
 def test_every_law_has_planted_violations():

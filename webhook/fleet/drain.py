@@ -205,7 +205,8 @@ def _preparation(vm: Vm, state: State, drained: State, drain: Step) -> Step | No
 
     `drained` is the state after the drain.
     """
-    later, refusal = drained.vms[vm.key], drained.refused.get(vm.key)
+    later = drained.vms[vm.key]
+    refusal = drained.refused.get(vm.key)
     parts = later.starts > vm.starts and drained.is_together(later) is None
     if refusal is None and not parts:
         return None
@@ -313,8 +314,11 @@ def _events(key: Key, course: Course) -> Iterator[Event]:
 
 def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Event]:
     """Yield what happens to a VM between two states, and what may happen to it instead."""
-    refusal, contested = after.refused.get(new.key), new.pod.key in after.contested
-    placed, ended, elsewhere = new.placed_at == after.step, new.starts > old.starts, new.key in after.elsewhere
+    refusal = after.refused.get(new.key)
+    contested = new.pod.key in after.contested
+    placed = new.placed_at == after.step
+    ended = new.starts > old.starts
+    elsewhere = new.key in after.elsewhere
     if refusal is not None:
         yield Event(Effect.BLOCKS, 0, may=placed or contested or new.at_risk or elsewhere, why=refusal)
     if old.phase is Phase.RUNS and placed and not ended:
@@ -397,7 +401,8 @@ def _is_over(effect: Effect, user: Key | str, state: State) -> bool:
 
 def _pods(course: Course) -> Iterator[AffectedPod]:
     """Yield the pods of no VM elsewhere whose claims are served by a drained node."""
-    first, drained = course.states[0], {node for nodes in _drained(course) for node in nodes}
+    first = course.states[0]
+    drained = {node for nodes in _drained(course) for node in nodes}
     for volume, server in first.servers.items():
         pods = first.other_users(volume) if not drained.isdisjoint(server.nodes) else ()
         for claim, pod in ((claim, pod) for claim, pod in pods if pod.node not in drained):

@@ -250,7 +250,8 @@ def _with_storage(status: Status, pod: Pod, catalog: Catalog, settings: Settings
     Its rank counts beside the claims of the pod: an ISO that other VMs mount too doesn't decide for a VM with a disk.
     """
     rest = pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings, status.opted_in_by
-    own, more = resolve_claims(pod.claims, *rest), status.machine.hotplugged
+    own = resolve_claims(pod.claims, *rest)
+    more = status.machine.hotplugged
     hotplugged = resolve_claims((*pod.claims, *more), *rest)[len(own) :] if more else ()
     status = replace(status, claims=(*own, *hotplugged))
     for claims in (own, hotplugged):
@@ -292,7 +293,8 @@ def _why_apart(status: Status, pod: Pod, catalog: Catalog, settings: Settings) -
 
 
 def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
-    machine, stopped = status.machine, _stopped_volumes(status, catalog)
+    machine = status.machine
+    stopped = _stopped_volumes(status, catalog)
     decision = decide_start(machine, status.opted_in_by, forecast(catalog, stopped), settings)
     # A VM whose only disks are hotplugged mounts no claim itself: their node counts as the target node.
     claims, node = (decision.claims, decision.node) if decision.claims else (status.claims, status.storage_node)
@@ -300,7 +302,8 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
     users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
-    future, apart = _future(decision, stopped, settings), ""
+    future = _future(decision, stopped, settings)
+    apart = ""
     if future is Future.FOLLOWS:
         apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
     future = Future.ANYWHERE if apart else future
@@ -392,7 +395,8 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
     """Return the spec of the share-manager pod that serves the claim, else what is known of the next one."""
     if claim.volume and claim.volume in machine.servers:
         return machine.servers[claim.volume]
-    default, found = machine.servers.get("", NO_SPEC), catalog.claim(machine.namespace, claim.claim)
+    default = machine.servers.get("", NO_SPEC)
+    found = catalog.claim(machine.namespace, claim.claim)
     storage_class = catalog.storage_class(found.storage_class) if found else None
     more = tolerations(storage_class.tolerations) if storage_class else ()
     # A key of the StorageClass's selector replaces that of Longhorn's setting.

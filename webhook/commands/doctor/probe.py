@@ -37,7 +37,8 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
 
     Raises BadInput if the API server rejects the pod, so that a retry can't help.
     """
-    path, warnings = f"/api/v1/namespaces/{namespace}/pods?dryRun=All", list[str]()
+    path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+    warnings = list[str]()
     try:
         pod = cluster.send("POST", path, probe_pod(key), REQUEST_TIMEOUT, warnings)
     except ClusterError as error:

@@ -70,7 +70,8 @@ def kubevirt(inspection: Inspection, _: None) -> Iterator[Result]:
     if not found:
         yield failure("KubeVirt is not installed", "Install KubeVirt: the webhook handles only its VMs.")
         return
-    version, phase = text(found[0], "status", "observedKubeVirtVersion"), text(found[0], "status", "phase")
+    version = text(found[0], "status", "observedKubeVirtVersion")
+    phase = text(found[0], "status", "phase")
     name = f"KubeVirt {version or 'of an unknown version'}"
     if phase == "Deployed":
         is_old = () < version_numbers(version) < MIGRATES_TO_NODE_FROM
@@ -88,7 +89,8 @@ def longhorn_setting(inspection: Inspection, name: str) -> str:
 
 def longhorn(inspection: Inspection, _: None) -> Iterator[Result]:
     """Check that Longhorn is installed where the webhook looks for it."""
-    namespace, name = inspection.settings.longhorn_namespace, longhorn_setting(inspection, VERSION_SETTING)
+    namespace = inspection.settings.longhorn_namespace
+    name = longhorn_setting(inspection, VERSION_SETTING)
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
@@ -116,7 +118,8 @@ def claims(inspection: Inspection, _: None) -> Iterator[Result]:
 
 def known_bugs(inspection: Inspection, _: Installation | None) -> Iterator[Result]:
     """Report the known bugs of the installed version, and of the share-managers that still run another one."""
-    name, servers = longhorn_setting(inspection, VERSION_SETTING), inventory(inspection).servers(inspection.settings)
+    name = longhorn_setting(inspection, VERSION_SETTING)
+    servers = inventory(inspection).servers(inspection.settings)
     found = list[Result]()
     for bug in BUGS:
         nodes = sorted(node for node, kernel in servers.kernels.items() if kernel >= bug.kernel)
@@ -145,7 +148,9 @@ def _restart(volumes: list[str], inspection: Inspection) -> str:
 
 def loopback_nfs(inspection: Inspection, installed: Installation | None) -> Iterator[Result]:
     """Check the opted-in VMs, and before the installation all."""
-    read, cached, exposed = inventory(inspection), list[str](), list[str]()
+    read = inventory(inspection)
+    cached = list[str]()
+    exposed = list[str]()
     servers = read.servers(inspection.settings)
     for status in _assessed(inspection):
         nfs = over_nfs(status, read.store, servers)
@@ -181,7 +186,8 @@ def _is_exposed(workload: Workload, servers: Servers) -> bool:
 
 @cache
 def _assessed(inspection: Inspection) -> list[Status]:
-    read, settings = inventory(inspection), inspection.settings
+    read = inventory(inspection)
+    settings = inspection.settings
     return [assess(machine, read.store, settings) for machine in read.machines(settings)]
 
 

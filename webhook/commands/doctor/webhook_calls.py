@@ -44,7 +44,8 @@ def accounts(inspection: Inspection, installed: Installation) -> Iterator[Result
 @cache
 def _controllers(inspection: Inspection) -> list[str]:
     """Return the accounts of the virt-controllers that run."""
-    kubevirts, selector = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts"), "kubevirt.io=virt-controller"
+    kubevirts = read_list(inspection.cluster, f"{KUBEVIRT_API}/kubevirts")
+    selector = "kubevirt.io=virt-controller"
     paths = {PODS.path_in(text(item, "metadata", "namespace")) for item in kubevirts}
     pods = [pod for path in sorted(paths) for pod in read_list(inspection.cluster, path, labelSelector=selector)]
     return sorted({_account(pod) for pod in pods})
@@ -114,7 +115,8 @@ def selection(inspection: Inspection, installed: Installation) -> Iterator[Resul
         )
     else:
         yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
-    keys, manifests = installed.settings.opt_in_annotations, sorted(inventory(inspection).vms.items())
+    keys = installed.settings.opt_in_annotations
+    manifests = sorted(inventory(inspection).vms.items())
     mistakes = {key: mistake for key, vm in manifests if (mistake := opt_in_mistake(vm, keys))}
     if mistakes:
         (namespace, name), mistake = next(iter(mistakes.items()))
@@ -160,7 +162,8 @@ def other_webhooks(inspection: Inspection, installed: Installation) -> Iterator[
 
 def undecided(inspection: Inspection, installation: Installation) -> Iterator[Result]:
     """Name the opted-in VMs that started without a decision since the chart was installed."""
-    settings, installed = installation.settings, text(installation.configuration, "metadata", "creationTimestamp")
+    settings = installation.settings
+    installed = text(installation.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
     store = inventory(inspection).store

@@ -17,7 +17,7 @@ from webhook.commands.recolocate.migrations import list_migrations, supports_add
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter
 from webhook.fleet.relocation.rules import Move, Surroundings
-from webhook.fleet.relocation.run import Limits, Run
+from webhook.fleet.relocation.run import Limits, Relocation, Run
 from webhook.fleet.simulation.plan import Proposal, make_plan
 from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates, Traffic, crossing, reaches
@@ -122,7 +122,11 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         with answered():
             limits = with_own_limits(Limits(parallel, settle=settle, most=most), client)
         with interrupts() as presses:
-            settings, replan = fleet.webhook.predicting, lambda: relocations(plan(read_fleet(client)))
+            settings = fleet.webhook.predicting
+
+            def replan() -> list[Relocation]:
+                return relocations(plan(read_fleet(client)))
+
             run = MigrationRun(client, Run(moves), replan, limits, settings, reporter, presses)
             if not run.run():
                 raise SystemExit(EXIT_FAILED)

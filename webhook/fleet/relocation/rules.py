@@ -118,7 +118,8 @@ def migration_to_storage(status: Status, catalog: Catalog, hostnames: Mapping[st
     `hostnames` are the nodes of each hostname.
     """
     machine = status.machine
-    source, target = status.node or "", status.storage_node or ""
+    source = status.node or ""
+    target = status.storage_node or ""
     if machine.target is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     candidate = target_candidate(machine, machine.target, target, catalog)
@@ -147,7 +148,8 @@ def target_candidate(machine: Machine, template: Manifest, target: str, catalog:
     The node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
     """
     source = catalog.node(machine.pod.node) if machine.pod else None
-    hostname, labels = _hostname(target, catalog), source.labels if source else {}
+    hostname = _hostname(target, catalog)
+    labels = source.labels if source else {}
     pod = target_pod(template, machine.manifest, machine.vmi, hostname, labels)
     return Candidate(pod, target, catalog, hotplugged=machine.hotplugged)
 

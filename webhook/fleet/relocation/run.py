@@ -152,7 +152,8 @@ def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
     """Return the next relocation for which a slot is free now, or None. The view must show all migrations."""
     # KubeVirt counts a migration from the creation of its target pod on: `findRunningMigrations` in
     # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L2440
-    in_flight, unfinished = run.in_flight, [each for each in view.migrations if each.unfinished and not each.blocked]
+    in_flight = run.in_flight
+    unfinished = [each for each in view.migrations if each.unfinished and not each.blocked]
     migrating = sum(each.stage is Stage.MIGRATING for each in in_flight)
     if len(unfinished) >= limits.slots or migrating >= limits.parallel or any(each.canary for each in in_flight):
         return None
@@ -297,7 +298,9 @@ def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
 
 def ordered(relocations: Iterable[Relocation]) -> tuple[Relocation, ...]:
     """Return the relocations with the first of each set of StorageClasses in front, else in the same order."""
-    first, rest, seen = list[Relocation](), list[Relocation](), set[str]()
+    first = list[Relocation]()
+    rest = list[Relocation]()
+    seen = set[str]()
     for each in relocations:
         (rest if each.classes <= seen else first).append(each)
         seen |= each.classes

@@ -63,7 +63,8 @@ class Budgets:
 
 
 def _read(manifest: JsonObject, pods: Iterable[Pod]) -> Budget:
-    namespace, selector = text(manifest, "metadata", "namespace"), mapping(manifest, "spec").get("selector")
+    namespace = text(manifest, "metadata", "namespace")
+    selector = mapping(manifest, "spec").get("selector")
     selected = (pod.key for pod in pods if pod.namespace == namespace and labels_match(selector, pod.labels))
     allowed = mapping(manifest, "status").get("disruptionsAllowed")
     # Without a status, its controller has not seen it yet.
@@ -75,7 +76,8 @@ def answer(vm: Vm, state: State, allowed: Budgets) -> tuple[Answer, str]:
     if vm.is_ending:
         return Answer.DELETE, "somebody has stopped it"
     site, vmi = state.site, vm.status.machine.vmi
-    strategy, refusal = text(vmi, "spec", "evictionStrategy") or site.strategy or "None", why_not_migrated(vm, state)
+    strategy = text(vmi, "spec", "evictionStrategy") or site.strategy or "None"
+    refusal = why_not_migrated(vm, state)
     if strategy == "External":
         return Answer.DENY, "another controller has to move it (evictionStrategy External)"
     if strategy in ("LiveMigrate", "LiveMigrateIfPossible"):

@@ -31,7 +31,8 @@ def find_places(
     among: Collection[str] = (),
 ) -> Places:
     """Return the first nodes that pass the scheduler's rules, by their names; of those `among` which, or of all."""
-    passing, failures = list[Candidate](), list[str]()
+    passing = list[Candidate]()
+    failures = list[str]()
     for node in sorted(among or (each.name for each in catalog.all_nodes())):
         found = candidate(node, catalog)
         failed = first_failed_check(found, SCHEDULER_CHECKS)

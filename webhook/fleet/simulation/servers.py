@@ -47,7 +47,8 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
         return replace(server, why=NO_SERVER)
     all_known = len(nodes) != state.most
     anywhere = replace(server, nodes=nodes, follows=None, certain=all_known, moved=True, why="")
-    users, settings = state.users(volume), state.site.around.settings
+    users = state.users(volume)
+    settings = state.site.around.settings
     if not settings.steering:
         return anywhere
     decision = place_share_manager(created, state.catalog, settings)
@@ -89,5 +90,6 @@ def _server_pod(volume: str, state: State) -> Manifest:
 
 def was_replaced(volume: str, before: State, after: State) -> bool:
     """Return whether the last step started a new share-manager for the users of a volume."""
-    old, new = before.servers[volume], after.servers[volume]
+    old = before.servers[volume]
+    new = after.servers[volume]
     return bool(new.nodes) and old.needed and (new.lost_at == after.step or not old.nodes)

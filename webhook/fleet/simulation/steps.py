@@ -136,7 +136,8 @@ def _perhaps_started(state: State, key: Key) -> State:
 
 def _drain(state: State, step: Step) -> State:
     """Evict the pods of nodes: first VMs' pods, as KubeVirt answers, then share-managers and all others."""
-    before, budgets = state, Budgets(state.site)
+    before = state
+    budgets = Budgets(state.site)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
     for vm in evicted:
         state = _evicted(before, state, vm, budgets)
@@ -188,7 +189,8 @@ def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
 
 def _after_the_race(before: State, state: State, key: Key) -> State:
     """Return the state in which a VM is only placed for sure if all others of the same drain leave it a node."""
-    old, vm = before.vms[key], state.vms[key]
+    old = before.vms[key]
+    vm = state.vms[key]
     if vm.phase is not Phase.RUNS or vm.placed_at < state.step or not vm.nodes:
         return state
     moves = vm.starts == old.starts
@@ -240,7 +242,8 @@ def _ended(state: State, vm: Vm, why: str, phase: Phase = Phase.WAITS) -> State:
 
 def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     """Start a VM, on a node that the webhook pins it to, or else on any that can run it beside the `others`."""
-    vm, others = state.vms[key], others or state
+    vm = state.vms[key]
+    others = others or state
     if state.may_be_unused(vm.status.volume, vm):
         state = state.with_server(vm.status.volume, replace(state.servers[vm.status.volume], certain=False))
     if vm.machine.template is None or vm.machine.manifest is None:
@@ -328,7 +331,8 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
         return state
     nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
     state = state.with_vm(replace(vm, may_stop=not restarted.sure, sure=restarted.sure, nodes=nodes))
-    volume, server = vm.status.volume, state.servers.get(vm.status.volume)
+    volume = vm.status.volume
+    server = state.servers.get(vm.status.volume)
     if server is None or nodes == vm.nodes:
         return state
     stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
