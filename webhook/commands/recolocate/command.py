@@ -124,7 +124,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         with interrupts() as presses:
             settings = fleet.webhook.predicting
 
-            def replan() -> list[Relocation]:
+            def replan() -> tuple[Relocation, ...]:
                 return relocations(plan(read_fleet(client)))
 
             run = MigrationRun(client, Run(moves), replan, limits, settings, reporter, presses)
