@@ -310,3 +310,11 @@ def test_a_share_manager_whose_only_user_may_have_stopped_may_follow_the_vm_that
     user = on("node-b", "disk1", name="vm2", run="RerunOnFailure", opt_in=False, pod=BIG)
     found = ordered(NODES[0], last, *SERVED, *on("node-a", "disk1", pod=BIG), *user, longhorn=DELETES)
     assert what_happens(found) == ("Stops until it is started, then may migrate", "MayBeApart")
+
+
+def test_a_vm_that_the_order_stops_uses_up_the_budget_of_another_one() -> None:
+    db = {"labels": {"app": "db"}}
+    drained = on("node-a", strategy="LiveMigrateIfPossible", pod=db, **NOT_MIGRATABLE)
+    served = on("node-c", "disk1", name="vm2", run="RerunOnFailure", pod=db, **NOT_MIGRATABLE)
+    found = ordered(*NODES, *LIMITED, *drained, *served, budget(allowed=1, app="db"))
+    assert lines(found)[1:3] == ["virtctl stop vm2 -n default", "virtctl restart vm1 -n default"]

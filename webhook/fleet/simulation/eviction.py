@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.fleet.relocation.rules import Hindrance, Refusal, why_not_evacuated
-from webhook.fleet.simulation.state import Site, State, Vm
+from webhook.fleet.simulation.state import Phase, State, Vm
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.selectors import labels_match
@@ -38,11 +38,15 @@ class Budget(Struct, frozen=True):
 
 
 class Budgets:
-    """The budgets during one drain. An eviction uses one up, unless something replaces the pod."""
+    """The budgets during one drain. An eviction uses one up, unless something replaces the pod.
 
-    def __init__(self, site: Site) -> None:
-        self._budgets = [_read(each, site.pods) for each in site.budgets]
-        self._left = [each.allowed for each in self._budgets]
+    So does a VM that an earlier step has stopped.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._budgets = [_read(each, state.site.pods) for each in state.site.budgets]
+        stopped = [vm.pod.key for vm in state.vms.values() if vm.phase is not Phase.RUNS]
+        self._left = [max(0, each.allowed - len(each.pods.intersection(stopped))) for each in self._budgets]
 
     def why_not(self, pod: Key) -> str:
         """Return why a pod can't be evicted now, empty if it can."""

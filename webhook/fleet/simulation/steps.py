@@ -137,7 +137,7 @@ def _perhaps_started(state: State, key: Key) -> State:
 def _drain(state: State, step: Step) -> State:
     """Evict the pods of nodes: first VMs' pods, as KubeVirt answers, then share-managers and all others."""
     before = state
-    budgets = Budgets(state.site)
+    budgets = Budgets(state)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
     for vm in evicted:
         state = _evicted(before, state, vm, budgets)
