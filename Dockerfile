@@ -41,7 +41,7 @@ RUN find / -xdev \( -path '*-packages/pip*' -o -path '*-packages/setuptools*' -o
  && python3 -m compileall -q -f --invalidation-mode unchecked-hash -x '/(test|tests|idlelib|turtledemo)/' \
     "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY --from=build /opt/kubevirt-scheduler /opt/kubevirt-scheduler
-# Kubernetes mounts memory at /dev/shm, even if the root is read-only, so a private key is never written to disk.
+# Kubernetes mounts memory at /dev/shm, even if the root is read-only.
 ENV PATH=/opt/kubevirt-scheduler/bin:/usr/local/bin:/usr/bin:/bin TMPDIR=/dev/shm
 USER 65532:65532
 EXPOSE 8443 8080

@@ -21,10 +21,9 @@ from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from certs.authority import issue_ca, issue_leaf
-from certs.files import write
-from certs.secret import Bundle
+from certs.authority import issue
 from certs.serving import load_context, trust_clients
+from tests.support.authority import issue_ca
 from tests.support.client_certificates import issue_client, small_certificate, write_client
 from tests.support.client_hello import FFDHE, TLS12, TLS13, X448, X25519, client_hello, numbers, records, vector
 from tests.support.handshakes import costliest_turn, costliest_turn_of_client
@@ -66,9 +65,8 @@ class Handshakes:
 
     def __init__(self, folder: Path) -> None:
         now = datetime.now(UTC)
-        ca = issue_ca(now)
-        write(folder, Bundle(ca, issue_leaf(ca, ["localhost"], now)))
-        self.context, self._with_client_ca = load_context(folder), load_context(folder)
+        pair = issue(["localhost"], now)
+        self.context, self._with_client_ca = (load_context(pair, "the benchmark") for _ in range(2))
         self._ca = issue_ca(now)
         trust_clients(self._with_client_ca, self._ca.certificate.decode())
         self._folder = folder

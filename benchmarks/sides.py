@@ -24,7 +24,7 @@ from peer.build import PROGRAMS, peer_command, programs
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from certs.authority import issue_ca, issue_leaf
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.builders import (
     Object,
     claim,
@@ -182,7 +182,7 @@ def side(name: str, command: list[str], folder: Path, core: int) -> Iterator[Sid
     with running_program(command, log, core) as (child, line):
         start_seconds, ready = time.monotonic() - begin, json.loads(line)
         url = f"https://{ready['https']}/mutate?timeout=10s"
-        yield Side(name, url, ready.get("http", ""), Path(ready["ca"]), _process_tree(child.pid), start_seconds, log)
+        yield Side(name, url, ready.get("http", ""), folder / "ca.crt", _process_tree(child.pid), start_seconds, log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -23,6 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certs.controller import CertificateController
+from certs.files import InMemory
 from tests.cluster.live_caches import reflector, sync_caches
 from tests.support import fake_certificate_cluster as fakes
 from tests.support.builders import node, pinned_vm_pod, storage, virtual_machine, vmi
@@ -120,19 +120,19 @@ def walks(stack: ExitStack) -> dict[str, Walk]:
     reviewer = Reviewer(Backend(live.inject, synced=live.synced), Settings(), Metrics(Settings().action))
     pod = msgspec.Raw(msgspec.json.encode(pinned_vm_pod("another", vm="another")))
     releases = iter([stack.enter_context(stuck_pin()) for _ in range(2)])
-    now, folder = [START], Path(stack.enter_context(TemporaryDirectory()))
+    now = [START]
     controller = CertificateController(
         fakes.FakeCertificateCluster(),
         secret=(fakes.NAMESPACE, fakes.NAME),
         configuration=fakes.CONFIGURATION,
         names=fakes.NAMES,
-        folder=folder,
+        served=InMemory(),
         now=lambda: now[0],
     )
     controller.run_pass()
 
     def renew() -> None:
-        now[0] += timedelta(days=25)
+        now[0] += timedelta(days=20)
         controller.run_pass()
 
     report = ["report", "-A", "--snapshot", str(ROOT / "examples/cluster.yaml")]

@@ -3,10 +3,10 @@
 rotation       decide which step is due, when and why, and take it: read this module first
 secret         the content of the Secret, a bundle, and its encoding
 authority      issue and read certificates, their names, and the CA that a certificate chains to
-controller     the controller that repeats passes over the Secret and the caBundle, and writes the served files
+controller     the controller that repeats passes over the Secret and the caBundle, and sets the served pair
 cluster        read and write the Secret and the MutatingWebhookConfiguration
-files          the served files
-serving        the TLS context that reloads the served files and the CAs of clients
+files          the source of the served pair: memory, or the files of a folder
+serving        the TLS context of the served pair and the CAs of clients, loaded again after a change
 status         read what `certs status` and `doctor` report
 """
 

@@ -16,13 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-CA_LIFETIME = timedelta(days=365)
-LEAF_LIFETIME = timedelta(days=30)
+LIFETIME = timedelta(days=30)
 # Certificates are valid from this long before their issue: a replica's clock may be ahead, an API server's behind.
 BACKDATED = timedelta(days=60)
-
-CA_NAME = "kubevirt-scheduler CA"
-LEAF_NAME = "kubevirt-scheduler"
+SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubevirt-scheduler")])
 
 # The exceptions that the parser raises for malformed input.
 _MALFORMED_X509 = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
@@ -62,33 +59,31 @@ class Certificate(Struct, frozen=True):
         return self.not_before <= now < self.not_after
 
 
-def issue_ca(now: datetime, lifetime: timedelta = CA_LIFETIME) -> Issued:
-    """Issue a self-signed CA. All CAs share one subject; verifiers distinguish them by their key identifiers."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
-    builder = x509.CertificateBuilder(subject, subject)
-    return _issue(builder.not_valid_before(now - BACKDATED).not_valid_after(now + lifetime))
+def issue(names: Sequence[str], now: datetime, lifetime: timedelta = LIFETIME) -> Issued:
+    """Issue a serving certificate for DNS names and IP addresses. It signs itself, so a client can trust it directly.
 
-
-def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timedelta = LEAF_LIFETIME) -> Issued:
-    """Issue a serving certificate for DNS names and IP addresses. It expires with its CA at the latest.
-
-    Raises BadCertificate if `names` is empty or has an invalid name, or if the CA has expired or has no usable key.
+    Raises BadCertificate if `names` is empty or has an invalid name.
     """
     if not names:
         raise BadCertificate("a serving certificate needs a name")
-    issuer = _load_certificate(ca.certificate)
-    if issuer.not_valid_after_utc <= now:
-        raise BadCertificate("the CA has expired")
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LEAF_NAME)])
-    builder = (
-        x509.CertificateBuilder(issuer.subject, subject)
-        # Some verifiers require the leaf's validity period to lie within the CA's.
-        .not_valid_before(max(now - BACKDATED, issuer.not_valid_before_utc))
-        .not_valid_after(min(now + lifetime, issuer.not_valid_after_utc))
+    key = ec.generate_private_key(ec.SECP256R1())
+    public_key = key.public_key()
+    # It signs handshakes. It is also a CA, because replicas of earlier versions trust nothing else (decision 48).
+    usage = x509.KeyUsage(True, False, False, False, False, True, False, False, False)
+    certificate = (
+        x509.CertificateBuilder(SUBJECT, SUBJECT, public_key, x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), critical=False)
+        .sign(key, SHA256())
     )
-    return _issue(builder, signing_key(ca))
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Issued(certificate.public_bytes(Encoding.PEM), key_pem)
 
 
 def read(pem: bytes) -> Certificate:
@@ -147,27 +142,6 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
     return True
 
 
-def _issue(builder: x509.CertificateBuilder, ca_key: ec.EllipticCurvePrivateKey | None = None) -> Issued:
-    """Sign with a CA's key, or issue a CA that signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    is_ca = ca_key is None
-    issuer_key = ca_key or key
-    usage = x509.KeyUsage(  # a leaf signs handshakes, a CA signs certificates and revocation lists
-        not is_ca, False, False, False, False, is_ca, is_ca, False, False
-    )
-    certificate = (
-        builder.public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        .sign(issuer_key, SHA256())
-    )
-    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Issued(certificate.public_bytes(Encoding.PEM), key_pem)
-
-
 def _load_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
@@ -180,14 +154,6 @@ def _load_key(pem: bytes) -> PrivateKeyTypes:
         return load_pem_private_key(pem, password=None)
     except _UNREADABLE:
         raise BadCertificate("contains no unencrypted PEM private key") from None
-
-
-def signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
-    """Load the key of a CA. Raises BadCertificate if it can't sign a serving certificate."""
-    key = _load_key(ca.key)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BadCertificate("the CA's key is not an elliptic-curve key")
-    return key
 
 
 def _general_name(name: str) -> x509.IPAddress | x509.DNSName:

@@ -1,4 +1,4 @@
-"""The controller of one replica: it repeats passes, writes the served files, and records problems."""
+"""The controller of one replica: it repeats passes, sets the served pair, and records problems."""
 
 import logging
 import random
@@ -6,16 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from msgspec import Struct
 
-from certs import files
 from certs import secret as bundles
 from certs.authority import split, valid_cas
 from certs.cluster import ApiClient, CertificateObjects, ca_bundles, with_ca_bundle
+from certs.files import Folder, InMemory
 from certs.rotation import MAX_RETIRING, Change, PlannedStep, Step, apply_step, new_bundle, next_step, observe
-from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, RetiringCA
+from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, Retiring
 
 Clock = Callable[[], datetime]
 # Seconds between passes, also after a failed one. An emptied caBundle is repaired after one interval; two GETs per
@@ -43,7 +42,7 @@ class PassResult(Struct, frozen=True):
     taken: PlannedStep | None  # the step that was due, if there was one
     damaged: str  # why a damaged Secret was replaced; empty otherwise
     trusted: bool  # whether every webhook trusted this bundle already before the pass
-    repaired: bool  # whether a webhook did not trust the signing CA before the pass, and does now
+    repaired: bool  # whether a webhook did not trust the certificate before the pass, and does now
     configuration_error: CertificateError | None  # why the bundle is in the Secret but could not be published
 
 
@@ -78,7 +77,7 @@ def run_pass(
         except CertificateError as unpublished:
             error = unpublished
     # A different caBundle alone needs no repair: during a step, other replicas see the Secret before its caBundle.
-    lacked_ca = isinstance(stored, Bundle) and any(stored.authority.certificate not in one for one in published)
+    lacked_ca = isinstance(stored, Bundle) and any(stored.anchor.certificate not in one for one in published)
     return PassResult(
         bundle,
         taken,
@@ -98,7 +97,7 @@ def _replacement(
     # Replicas serve the old leaf until they read the new one. During a change of certificate source, the replica that
     # answers may still use the old source.
     cas = dict.fromkeys(ca.decode() for one in published for ca in valid_cas(one, time))
-    retiring = (RetiringCA(ca, time + ROLLOUT_TIMEOUT) for ca in cas)
+    retiring = (Retiring(ca, time + ROLLOUT_TIMEOUT) for ca in cas)
     return new_bundle(names, time, retiring), PlannedStep(Step.START, str(invalid), time)
 
 
@@ -139,26 +138,26 @@ def read_bundle(objects: CertificateObjects) -> Bundle:
 
 
 class CertificateController:
-    """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes."""
+    """Reconciles Secret, pair and `caBundle`. One thread calls `run`; any thread may read the attributes."""
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
         self,
         api: ApiClient,
         *,
-        # Namespace and name. Without a Secret, another source fills the folder, and its `ca.crt` is published.
+        # Namespace and name, if the pair is in memory. Without it, nothing renews that pair.
         secret: tuple[str, str] | None,
         # The name of the MutatingWebhookConfiguration. Without one, nothing is published.
         configuration: str | None,
         # The names of the serving certificate, in canonical form.
         names: tuple[str, ...],
-        # The folder of the served files.
-        folder: Path,
+        # The served pair: of the Secret, or of a folder that another source fills, and whose `ca.crt` is published.
+        served: InMemory | Folder,
         now: Clock = lambda: datetime.now(UTC),
     ) -> None:
         """Store the settings; send no request."""
         self._objects = CertificateObjects(api, secret, configuration)
         self._names = names
-        self._folder = folder
+        self._served = served
         self._now = now
         # Since when a `caBundle` lacks a provided CA, although it trusts the provided certificate.
         self._stale_since = NEVER
@@ -172,16 +171,23 @@ class CertificateController:
         # Why API servers may reject the certificate of a starting replica. Empty from the first pass that publishes
         # nothing or fails.
         self.untrusted = NOT_READ if configuration else ""
+        self.first_pass = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Run passes until stopped."""
-        while not stop.wait(self.run_pass()):
-            pass
+        is_stopped = False
+        while not is_stopped:
+            seconds = self.run_pass()
+            self.first_pass.set()
+            is_stopped = stop.wait(seconds)
 
     def run_pass(self) -> float:
         """Run a pass and return the seconds until the next one. Raises nothing: errors are logged and counted."""
         try:
-            published = self._reconcile_secret() if self._objects.secret else self._publish_provided_ca()
+            if isinstance(self._served, Folder):
+                published = self._publish_provided_ca(self._served)
+            else:
+                published = self._reconcile_secret(self._served)
         except CertificateError as error:
             return self._record_failure(error)
         except Exception as unexpected:  # noqa: BLE001 (logged and counted: without this thread, nothing is renewed)
@@ -198,8 +204,10 @@ class CertificateController:
         self.untrusted = ""
         return PASS_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
 
-    def _reconcile_secret(self) -> bool:
+    def _reconcile_secret(self, served: InMemory) -> bool:
         """Run one pass, and return whether a caBundle had to be published."""
+        if not self._objects.secret:  # nothing renews the pair of one run
+            return False
         passed = run_pass(self._objects, self._names, self._now)
         if passed.damaged:
             self.failures[Cause.DAMAGED] += 1
@@ -209,27 +217,27 @@ class CertificateController:
             log.info("certificate step taken", extra={"step": taken.step, "reason": taken.why})
         if passed.repaired:
             self._record_repair()
-        # API servers don't trust a new CA before it is published, and see it a little later. They still trust the old
-        # CA, so its leaf is served until then.
-        if passed.trusted or not files.has_valid_leaf_of_another_ca(self._folder, passed.bundle, self._now()):
-            files.write(self._folder, passed.bundle)
+        # API servers don't trust a new certificate before it is published, and see it a little later. So the old one is
+        # served until then.
+        if passed.trusted or not served.has_another_valid_certificate(passed.bundle, self._now()):
+            served.bundle = passed.bundle
         if passed.configuration_error:
             raise passed.configuration_error
         return not passed.trusted
 
-    def _publish_provided_ca(self) -> bool:
+    def _publish_provided_ca(self, provided: Folder) -> bool:
         configuration = self._objects.read_configuration()
         if configuration is None:
             return False
-        ca_bundle = files.ca_certificates(self._folder)
+        ca_bundle = provided.ca_bundle()
         published = set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):
             self._stale_since = NEVER
             return False
-        if all(published) and not files.has_matching_key(self._folder):  # the served, older pair may need the old CA
+        if all(published) and not provided.has_matching_key():  # the served, older pair may need the old CA
             return False
         # Replicas whose kubelets have not all updated the mounted Secret would overwrite each other's caBundle.
-        if all(files.trust_anchor_in(self._folder, one) for one in published):
+        if all(map(provided.trust_anchor_in, published)):
             self._stale_since = min(self._stale_since, self._now())
             if self._now() - self._stale_since < MOUNT_DELAY:
                 return False

@@ -1,11 +1,13 @@
-"""Read and write the folder of served files: `tls.crt`, `tls.key` and `ca.crt`, and detect their changes."""
+"""Where the served pair comes from: a folder with `tls.crt`, `tls.key` and `ca.crt`, or this process' memory."""
 
 import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from certs.authority import BadCertificate, Issued, key_matches, read, signed_by, split, trust_anchor
+from msgspec import Struct
+
+from certs.authority import BadCertificate, Issued, key_matches, read, split, trust_anchor
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError
 
 
@@ -13,7 +15,7 @@ class UnusableCertificate(CertificateError):
     """A file that can't be used. The message is one line that names the file."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(Cause.FOLDER, text)
+        super().__init__(Cause.DAMAGED, text)
 
 
 def read_file(file: Path) -> bytes:
@@ -34,61 +36,72 @@ def identity(file: str) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def write(folder: Path, bundle: Bundle) -> None:
-    """Write the files that differ, each atomically. Raises UnusableCertificate."""
-    contents = ((CERTIFICATE, bundle.leaf.certificate), (KEY, bundle.leaf.key), (CA, bundle.ca_bundle()))
-    for file, content in ((folder / name, content) for name, content in contents):
+class InMemory:
+    """The pair of a Secret. The controller sets it in its thread, and the server reads it in another one."""
+
+    name = "the Secret"
+
+    def __init__(self, bundle: Bundle | None = None) -> None:
+        self.bundle = bundle  # None until the first pass
+
+    def state(self) -> object:
+        """Return a value that differs after each change; None before the first pass."""
+        return self.bundle and self.bundle.serving
+
+    def pair(self) -> Issued:
+        """Return the certificate and its key. Raises UnusableCertificate before the first pass."""
+        if not self.bundle:
+            raise UnusableCertificate(f"{self.name} is not read yet")
+        return self.bundle.serving
+
+    def ca_bundle(self) -> bytes:
+        """Return all trusted certificates."""
+        return self.bundle.ca_bundle() if self.bundle else b""
+
+    def has_another_valid_certificate(self, bundle: Bundle, now: datetime) -> bool:
+        """Return whether the served certificate is valid now, and not this bundle's."""
+        served = self.bundle and self.bundle.serving
+        return bool(served and served != bundle.serving and read(served.certificate).is_valid(now))
+
+
+class Folder(Struct, frozen=True):
+    """A folder with the files of another source, such as a mounted Secret."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the path, for messages."""
+        return str(self.path)
+
+    def state(self) -> object:
+        """Return a value that differs after each change of the pair."""
+        return identity(f"{self.path}/{CERTIFICATE}"), identity(f"{self.path}/{KEY}")
+
+    def pair(self) -> Issued:
+        """Return the certificate with its intermediate CAs, and its key. Raises UnusableCertificate."""
+        return Issued(read_file(self.path / CERTIFICATE), read_file(self.path / KEY))
+
+    def ca_bundle(self) -> bytes:
+        """Return the certificates in `ca.crt`, without other content such as a key. Raises CertificateError."""
+        file = self.path / CA
         try:
-            if _content(file) != content:
-                _replace(file, content)
+            return b"".join(split(file.read_bytes()))
         except OSError as error:
-            raise UnusableCertificate(f"{file}: {error.strerror}; needs a writable folder in memory") from None
+            raise CertificateError(
+                Cause.MISSING, f"{file}: {error.strerror}; the Secret needs the field {CA}"
+            ) from None
+        except BadCertificate as error:
+            raise CertificateError(Cause.DAMAGED, f"{file}: {error}; correct the field {CA} of the Secret") from None
 
+    def trust_anchor_in(self, ca_bundle: bytes) -> bytes | None:
+        """Find the CA in a bundle that the certificate chains to."""
+        with suppress(BadCertificate, UnusableCertificate):
+            return trust_anchor(read_file(self.path / CERTIFICATE), ca_bundle)
+        return None
 
-def has_valid_leaf_of_another_ca(folder: Path, bundle: Bundle, now: datetime) -> bool:
-    """Return whether the folder's certificate is valid now, but not signed by the bundle's signing CA."""
-    with suppress(BadCertificate):
-        certificate = _content(folder / CERTIFICATE)
-        return read(certificate).is_valid(now) and not signed_by(certificate, bundle.authority.certificate)
-    return False
-
-
-def ca_certificates(folder: Path) -> bytes:
-    """Return the certificates in `ca.crt`, without other content such as a key. Raises CertificateError."""
-    try:
-        return b"".join(split((folder / CA).read_bytes()))
-    except OSError as error:
-        raise CertificateError(
-            Cause.MISSING, f"{folder / CA}: {error.strerror}; the Secret needs the field {CA}"
-        ) from None
-    except BadCertificate as error:
-        raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; correct the field {CA} of the Secret") from None
-
-
-def trust_anchor_in(folder: Path, ca_bundle: bytes) -> bytes | None:
-    """Find the CA in a bundle that the folder's certificate chains to."""
-    with suppress(BadCertificate):
-        return trust_anchor(_content(folder / CERTIFICATE), ca_bundle)
-    return None
-
-
-def has_matching_key(folder: Path) -> bool:
-    """Return whether `tls.key` belongs to `tls.crt`. If not, the server still uses an older pair."""
-    with suppress(BadCertificate):
-        return key_matches(Issued(_content(folder / CERTIFICATE), _content(folder / KEY)))
-    return False
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
-
-
-def _replace(file: Path, content: bytes) -> None:
-    new = file.with_name(f".{file.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(content)
-    new.replace(file)
+    def has_matching_key(self) -> bool:
+        """Return whether `tls.key` belongs to `tls.crt`. If not, the server still uses an older pair."""
+        with suppress(BadCertificate, UnusableCertificate):
+            return key_matches(self.pair())
+        return False

@@ -1,17 +1,15 @@
-"""Decide how a bundle changes next, when and why, from the bundle, the published CAs and the time.
+"""Decide how a bundle changes next, when and why, from the bundle, the published certificates and the time.
 
-API servers read a changed `caBundle` late, and replicas read a changed Secret late. So a CA signs only when every API
-server trusts it, and it stays trusted while a replica may serve a leaf that it signed. A rotation takes three steps:
+API servers read a changed `caBundle` late, and replicas read a changed Secret late. So a certificate is served only
+when every API server trusts it, and it stays trusted while a replica may serve it. A renewal takes three steps:
 
-1. START issues the next CA. The controller then publishes the old CA and the next one in each `caBundle`.
-2. Each pass observes the configuration. When every `caBundle` has been read back with both CAs, the bundle records the
-   time as `published`. If a `caBundle` differs, or if the clock is set back, the wait starts again. This is no step.
-3. RENEW, when `published` is SPREAD ago, issues the leaf from the next CA. This CA signs from now on, and the old one
-   retires.
-4. DROP removes the retired CA when the last leaf that it signed has expired.
+1. START issues the next pair. The controller then publishes both certificates in each `caBundle`.
+2. Each pass observes the configuration. When every `caBundle` has been read back with both, the bundle records the time
+   as `published`. If a `caBundle` differs, or if the clock is set back, the wait starts again. This is no step.
+3. RENEW, when `published` is SPREAD ago, makes the next pair the serving one. The old one retires.
+4. DROP removes the retired certificate when it has expired.
 
-At any other time, RENEW issues a leaf from the CA that signs. If that CA can't be used, each step but DROP starts over:
-a new CA signs at once, because no leaf of the old one is valid anyway.
+If the serving certificate can't be used, each step but DROP starts over: a new pair is served at once.
 
 Nothing here depends on who took the step before, so any replica may take the next one, also after a crash.
 """
@@ -23,27 +21,18 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from certs.authority import (
-    BACKDATED,
-    CA_LIFETIME,
-    LEAF_LIFETIME,
-    Certificate,
-    issue_ca,
-    issue_leaf,
-    read,
-    signed_by,
-)
-from certs.secret import Bundle, RetiringCA
+from certs.authority import BACKDATED, LIFETIME, Certificate, issue, read, signed_by
+from certs.secret import Bundle, Retiring
 
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
 READ_BY_ALL = timedelta(seconds=60)  # until every replica has read the Secret, also after some failed passes
-# Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
-# up within 15 minutes, and could never be written again.
+# Replicas whose clocks differ by months replace the pair in turn, and so do those of different versions. Without a
+# limit, the Secret (1 MiB at most) would fill up, and could never be written again.
 MAX_RETIRING = 8
-# No leaf of a retiring CA lives longer, by any clock that certificates tolerate.
-LONGEST_RETIREMENT = LEAF_LIFETIME + BACKDATED
+# No certificate lives longer, by any clock that they tolerate.
+LONGEST_RETIREMENT = LIFETIME + BACKDATED
 CLOCK_TOLERANCE = timedelta(hours=1)  # between replicas
-SPREAD = timedelta(minutes=5)  # from the publication of a CA until it signs, so that every API server reads it
+SPREAD = timedelta(minutes=5)  # from the publication of a certificate until it is served: every API server reads it
 
 Change = Callable[[Bundle, datetime], Bundle]
 
@@ -65,12 +54,12 @@ class PlannedStep(Struct, frozen=True):
 
 
 def observe(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) -> Bundle:
-    """Return the bundle with the time since which every webhook trusts the next CA; None while one does not.
+    """Return the bundle with the time since which every webhook trusts the next pair; None while one does not.
 
     `published` is the `caBundle` of each webhook, None if the configuration could not be read.
     """
     ca_bundle = bundle.ca_bundle()
-    if not bundle.next_ca or published is None or any(one != ca_bundle for one in published):
+    if not bundle.next or published is None or any(one != ca_bundle for one in published):
         return replace(bundle, published=None)
     # Otherwise a replica whose clock is slightly behind would start the wait again and again.
     if bundle.published and bundle.published <= now + CLOCK_TOLERANCE:
@@ -79,89 +68,105 @@ def observe(bundle: Bundle, published: Sequence[bytes] | None, now: datetime) ->
 
 
 def next_step(bundle: Bundle, now: datetime, names: Sequence[str] = ()) -> PlannedStep:
-    """Return the next step of an observed bundle, due now or later. Without `names`, a leaf keeps its names."""
+    """Return the next step of an observed bundle, due now or later. Without `names`, the names stay."""
+    return _first(_steps(bundle, now, names), now)
+
+
+def _first(steps: Iterable[PlannedStep], now: datetime) -> PlannedStep:
     # Of several steps that are due, `min` takes the first.
-    return min(_steps(bundle, now, names), key=lambda planned: max(planned.due, now))
+    return min(steps, key=lambda planned: max(planned.due, now))
 
 
 def plan(bundle: Bundle, first: Change | None, now: datetime) -> Iterator[PlannedStep]:
-    """Yield each step, with its earliest time, from a requested one until only the CA that signs last is trusted."""
+    """Yield each step, with its earliest time, from a requested one until the old certificates are dropped."""
     if first:
         bundle = first(bundle, now)
         yield PlannedStep(Step.START, "requested by a command", now)
-    while bundle.next_ca or bundle.retiring:
+    while bundle.next or bundle.retiring:
         bundle = observe(bundle, [bundle.ca_bundle()], now)
-        planned = next_step(bundle, now)
+        # Not the next renewal, which begins before the old certificate has expired.
+        planned = _first((one for one in _steps(bundle, now, ()) if one.step is not Step.START), now)
         now = max(now, planned.due)
         bundle = apply_step(planned.step, bundle, now)
         yield replace(planned, due=now)
 
 
 def _steps(bundle: Bundle, now: datetime, names: Sequence[str]) -> Iterator[PlannedStep]:
-    ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
-    next_ca = bundle.next_ca and read(bundle.next_ca.certificate)
-    for what, authority in ("the CA", ca), ("the next CA", next_ca):
-        if authority and not authority.is_valid(now):
-            yield PlannedStep(Step.START, _why_invalid(what, authority, now), now)
-    if not leaf.is_valid(now):
-        yield PlannedStep(Step.RENEW, _why_invalid("the certificate", leaf, now), now)
-    if not signed_by(bundle.leaf.certificate, bundle.authority.certificate):
-        yield PlannedStep(Step.RENEW, "the CA did not sign the certificate", now)
-    if missing := [name for name in names if name not in leaf.names]:
-        yield PlannedStep(Step.RENEW, f"the certificate lacks {', '.join(missing)}", now)
-    if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
-        renewal = leaf.not_after - LEAF_LIFETIME / RENEWAL_DIVISOR
-        yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", renewal)
+    serving = read(bundle.serving.certificate)
+    names = names or serving.names
+    if why := _why_unusable(bundle, now, names):
+        yield PlannedStep(Step.START, why, now)
     for retired in bundle.retiring:
         if retired.until > now + LONGEST_RETIREMENT:
-            yield PlannedStep(Step.DROP, "an old CA is trusted longer than any of its certificates can live", now)
-        yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", retired.until)
-    if not next_ca:
-        renewal = ca.not_after - CA_LIFETIME / RENEWAL_DIVISOR
-        yield PlannedStep(Step.START, "a third of the CA's lifetime is left", renewal)
-    else:
+            yield PlannedStep(Step.DROP, "an old certificate is trusted longer than any can live", now)
+        yield PlannedStep(Step.DROP, "the old certificate has expired", retired.until)
+    if bundle.next:
+        following = read(bundle.next.certificate)
+        if why := _why_invalid(following, now) or _why_names_differ(following, names):
+            yield PlannedStep(Step.START, f"the next certificate {why}", now)
         spread = (bundle.published or now) + SPREAD
-        yield PlannedStep(Step.RENEW, "every API server has had time to read the next CA", spread)
+        yield PlannedStep(Step.RENEW, "every API server has had time to read the next certificate", spread)
+        return
+    if why := _why_names_differ(serving, names):
+        yield PlannedStep(Step.START, f"the certificate {why}", now)
+    if bundle.ca:
+        yield PlannedStep(Step.START, "a CA signed the certificate, as in earlier versions", now)
+    renewal = serving.not_after - LIFETIME / RENEWAL_DIVISOR
+    yield PlannedStep(Step.START, "a third of the certificate's lifetime is left", renewal)
 
 
-def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
-    if now >= certificate.not_after:
-        return f"{what} has expired"
-    return f"{what} is not valid yet: the clock was set back"
+def _why_unusable(bundle: Bundle, now: datetime, names: Sequence[str]) -> str:
+    """Return why no client accepts the serving certificate, empty if one does. Then there is nothing to wait for."""
+    serving = read(bundle.serving.certificate)
+    if why := _why_invalid(serving, now) or _why_invalid(read(bundle.anchor.certificate), now):
+        return f"the certificate {why}"
+    if not set(names) & set(serving.names):
+        return f"the certificate {_why_names_differ(serving, names)}"
+    if not signed_by(bundle.serving.certificate, bundle.anchor.certificate):
+        return "the trusted certificate did not sign the serving one"
+    return ""
+
+
+def _why_invalid(certificate: Certificate, now: datetime) -> str:
+    if certificate.is_valid(now):
+        return ""
+    return "has expired" if now >= certificate.not_after else "is not valid yet: the clock was set back"
+
+
+def _why_names_differ(certificate: Certificate, names: Sequence[str]) -> str:
+    missing = [name for name in names if name not in certificate.names]
+    return f"lacks {', '.join(missing)}" if missing else ""
 
 
 def apply_step(step: Step, bundle: Bundle, now: datetime, names: Sequence[str] = ()) -> Bundle:
-    """Return an observed bundle after a step. Without `names`, a new leaf has the names of the old one."""
-    names = names or read(bundle.leaf.certificate).names
+    """Return an observed bundle after a step. Without `names`, a new certificate has the names of the old one."""
+    names = names or read(bundle.serving.certificate).names
     if step is Step.DROP:
         return replace(bundle, retiring=_unexpired(bundle.retiring, now))
-    if not read(bundle.authority.certificate).is_valid(now):
+    if _why_unusable(bundle, now, names):
         return new_bundle(names, now, _all_retired(bundle))
-    if step is Step.START:
-        return replace(bundle, next_ca=issue_ca(now), published=None)
-    if bundle.next_ca and bundle.published and bundle.published + SPREAD <= now:
-        return Bundle(bundle.next_ca, issue_leaf(bundle.next_ca, names, now), retiring=_all_retired(bundle))
-    return replace(bundle, leaf=issue_leaf(bundle.authority, names, now))
+    if step is Step.RENEW and bundle.next:
+        return Bundle(bundle.next, retiring=_unexpired(_all_retired(bundle), now)[-MAX_RETIRING:])
+    return replace(bundle, next=issue(names, now), published=None)
 
 
 def drop_old(bundle: Bundle, now: datetime) -> Bundle:
-    """Return a bundle whose new CA signs at once. The others stay trusted until the replicas have read the Secret."""
+    """Return a bundle whose new pair is served at once. The others stay trusted until the replicas have read it."""
     last = now + READ_BY_ALL
-    old = (RetiringCA(retired.certificate, min(retired.until, last)) for retired in _all_retired(bundle))
-    return new_bundle(read(bundle.leaf.certificate).names, now, old)
+    old = (replace(retired, until=min(retired.until, last)) for retired in _all_retired(bundle))
+    return new_bundle(read(bundle.serving.certificate).names, now, old)
 
 
-def new_bundle(names: Sequence[str], now: datetime, retiring: Iterable[RetiringCA] = ()) -> Bundle:
-    """Issue a CA and a leaf; of the retiring CAs, trust the last few. Raises BadCertificate if there is no name."""
-    ca = issue_ca(now)
-    return Bundle(ca, issue_leaf(ca, names, now), retiring=_unexpired(retiring, now)[-MAX_RETIRING:])
+def new_bundle(names: Sequence[str], now: datetime, retiring: Iterable[Retiring] = ()) -> Bundle:
+    """Issue a pair; of the retiring ones, trust the last few. Raises BadCertificate if there is no name."""
+    return Bundle(issue(names, now), retiring=_unexpired(retiring, now)[-MAX_RETIRING:])
 
 
-def _all_retired(bundle: Bundle) -> tuple[RetiringCA, ...]:
-    """Return the retiring CAs of a bundle after its signing CA has retired as well."""
-    signing = RetiringCA(bundle.authority.certificate.decode(), read(bundle.leaf.certificate).not_after)
-    return (*bundle.retiring, signing)
+def _all_retired(bundle: Bundle) -> tuple[Retiring, ...]:
+    """Return the retiring certificates of a bundle after its serving one has retired as well."""
+    anchor = Retiring(bundle.anchor.certificate.decode(), read(bundle.serving.certificate).not_after)
+    return (*bundle.retiring, anchor)
 
 
-def _unexpired(retiring: Iterable[RetiringCA], now: datetime) -> tuple[RetiringCA, ...]:
+def _unexpired(retiring: Iterable[Retiring], now: datetime) -> tuple[Retiring, ...]:
     return tuple(one for one in retiring if now < one.until <= now + LONGEST_RETIREMENT)

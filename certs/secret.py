@@ -1,25 +1,15 @@
-"""The content of the Secret: the signing CA, the serving certificate, the other trusted CAs, and their encoding."""
+"""The content of the Secret: the serving certificate, the next one, the other trusted ones, and their encoding."""
 
 import base64
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
 
-from certs.authority import (
-    CA_LIFETIME,
-    LEAF_LIFETIME,
-    BadCertificate,
-    Issued,
-    check_lifetime,
-    key_matches,
-    read_ca,
-    signing_key,
-    split,
-)
+from certs.authority import LIFETIME, BadCertificate, Issued, check_lifetime, key_matches, read_ca, split
 from certs.authority import read as read_certificate
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
@@ -28,8 +18,10 @@ JsonObject = dict[str, Any]
 
 # The keys of a Secret of type kubernetes.io/tls, so that a pod can mount it, and the one that cert-manager adds.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
-# What the webhook needs besides.
-CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
+# What the webhook needs besides. In earlier versions, a CA signed the serving certificate. They read what these fields
+# contain now as CAs, and this version reads their Secret, so replicas of both can run beside each other.
+CA_KEY, NEXT, NEXT_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
+CA_LIFETIME = timedelta(days=365)  # of a CA of earlier versions
 
 
 class Cause(StrEnum):
@@ -42,7 +34,6 @@ class Cause(StrEnum):
     CONFLICT = "conflict"
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
-    FOLDER = "folder"
     INTERNAL = "internal"
 
 
@@ -57,29 +48,35 @@ class CertificateError(Exception):
 UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class RetiringCA(Struct, frozen=True):
-    """A CA that no longer signs."""
+class Retiring(Struct, frozen=True):
+    """A certificate that was served before, or the CA that signed it."""
 
     certificate: str
-    until: UTCTime  # the end of the trust in it: normally, when the last leaf that it signed expires
+    until: UTCTime  # the end of the trust in it: normally, when it expires
 
 
 class Bundle(Struct, frozen=True):
-    """The certificates of the Secret, and the state of a rotation."""
+    """The certificates of the Secret, and the state of a renewal."""
 
-    authority: Issued  # the CA that signs
-    leaf: Issued  # the serving certificate
-    # The CA that will sign. It is published before.
-    next_ca: Issued | None = None
-    # The time since which every webhook of the configuration trusts `next_ca`; None while one does not.
+    serving: Issued  # the pair that replicas serve
+    next: Issued | None = None  # the pair that they will serve. It is published before.
+    # The time since which every webhook of the configuration trusts `next`; None while one does not.
     published: datetime | None = None
-    retiring: tuple[RetiringCA, ...] = ()  # the CAs that signed before
+    retiring: tuple[Retiring, ...] = ()
+    ca: Issued | None = (
+        None  # the CA that signed `serving`, in a Secret of an earlier version; None if it signed itself
+    )
+
+    @property
+    def anchor(self) -> Issued:
+        """Return the pair whose certificate a client must trust."""
+        return self.ca or self.serving
 
     def ca_bundle(self) -> bytes:
-        """Return all CAs. Their order stays the same when the next CA takes over."""
-        next_ca = [self.next_ca.certificate] if self.next_ca else []
+        """Return all trusted certificates. Their order stays the same when the next pair is served."""
+        next_pair = [self.next.certificate] if self.next else []
         retiring = [one.certificate.encode() for one in self.retiring]
-        return b"".join(sorted({self.authority.certificate, *next_ca, *retiring}))
+        return b"".join(sorted({self.anchor.certificate, *next_pair, *retiring}))
 
 
 class InvalidBundle(CertificateError):
@@ -90,7 +87,7 @@ class _State(Struct):
     """The field `state.json`."""
 
     published: UTCTime | None = None
-    retiring: tuple[RetiringCA, ...] = ()
+    retiring: tuple[Retiring, ...] = ()
 
 
 def read(secret: JsonObject) -> Bundle | InvalidBundle:
@@ -126,41 +123,40 @@ def written(bundle: Bundle, secret: JsonObject) -> JsonObject:
     """Return a copy of the Secret with this bundle in it. Other fields and annotations stay."""
     metadata = secret.get("metadata") or {}
     annotations = (metadata.get("annotations") or {}) | {ANNOTATION: SELF_MANAGED}
-    bundle_fields = (CERTIFICATE, KEY, CA, CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE)
+    bundle_fields = (CERTIFICATE, KEY, CA, CA_KEY, NEXT, NEXT_KEY, STATE)
     others = {field: value for field, value in (secret.get("data") or {}).items() if field not in bundle_fields}
     encoded = {field: base64.b64encode(content).decode() for field, content in _encode(bundle)}
     return secret | {"metadata": metadata | {"annotations": annotations}, "data": others | encoded}
 
 
 def _encode(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
-    yield CERTIFICATE, bundle.leaf.certificate
-    yield KEY, bundle.leaf.key
+    yield CERTIFICATE, bundle.serving.certificate
+    yield KEY, bundle.serving.key
     yield CA, bundle.ca_bundle()
-    yield CA_KEY, bundle.authority.key
-    if bundle.next_ca:
-        yield NEXT_CA, bundle.next_ca.certificate
-        yield NEXT_CA_KEY, bundle.next_ca.key
+    yield CA_KEY, bundle.anchor.key
+    if bundle.next:
+        yield NEXT, bundle.next.certificate
+        yield NEXT_KEY, bundle.next.key
     yield STATE, msgspec.json.encode(_State(bundle.published, bundle.retiring))
 
 
 def _decode(data: dict[str, bytes]) -> Bundle:
     state = msgspec.json.decode(data[STATE], type=_State)
-    for one in state.retiring:
-        check_lifetime(read_ca(one.certificate.encode()), CA_LIFETIME)
-    next_ca = _ca((data[NEXT_CA],), data[NEXT_CA_KEY]) if NEXT_CA in data or NEXT_CA_KEY in data else None
-    leaf = Issued(data[CERTIFICATE], data[KEY])
-    if not key_matches(leaf):
+    for one in state.retiring:  # of any lifetime: another source may have issued it, and `until` limits the trust
+        read_ca(one.certificate.encode())
+    serving = Issued(data[CERTIFICATE], data[KEY])
+    if not key_matches(serving):
         raise BadCertificate(f"{KEY} does not match {CERTIFICATE}")
-    check_lifetime(read_certificate(leaf.certificate), LEAF_LIFETIME)
-    signing = _ca(split(data[CA]), data[CA_KEY])  # `ca.crt` contains all trusted CAs
-    return Bundle(signing, leaf, next_ca, state.published, state.retiring)
+    check_lifetime(read_certificate(serving.certificate), LIFETIME)
+    next_pair = _trusted(data[NEXT], data[NEXT_KEY]) if NEXT in data or NEXT_KEY in data else None
+    anchor = _trusted(data[CA], data[CA_KEY])  # `ca.crt` contains all trusted certificates
+    return Bundle(serving, next_pair, state.published, state.retiring, None if anchor == serving else anchor)
 
 
-def _ca(certificates: Iterable[bytes], key: bytes) -> Issued:
-    """Find the CA that a key belongs to. Raises BadCertificate if there is none, or if the key can't sign."""
-    for pair in (Issued(certificate, key) for certificate in certificates):
+def _trusted(certificates: bytes, key: bytes) -> Issued:
+    """Find the trusted certificate that a key belongs to. Raises BadCertificate if there is none."""
+    for pair in (Issued(certificate, key) for certificate in split(certificates)):
         if key_matches(pair):
             check_lifetime(read_ca(pair.certificate), CA_LIFETIME)
-            signing_key(pair)
             return pair
-    raise BadCertificate("the key of a CA does not match its certificate")
+    raise BadCertificate("a key does not match its certificate")

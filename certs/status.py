@@ -11,17 +11,18 @@ from certs.cluster import CertificateObjects, ca_bundles, hosts
 from certs.rotation import PlannedStep, next_step, observe
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle, JsonObject
 
+OLD = "old certificate"  # it may expire
 OVERDUE = timedelta(minutes=5)  # a replica takes a due step within seconds
 
 
 class Status(Struct, frozen=True):
-    """The content of the Secret, and the published CAs."""
+    """The content of the Secret, and the published certificates."""
 
     certificates: list[tuple[str, Certificate]]  # the role of each certificate in the Secret, and the certificate
     webhooks: dict[str, bool]  # the name of each webhook, and whether its `caBundle` trusts the serving certificate
     next: PlannedStep | None  # the next step of the replicas; None if the Secret isn't the webhook's own
     problem: str  # what is wrong, and what to do; empty without a problem
-    difference: str  # which webhooks don't have the CAs of the Secret, and what to do; empty without any
+    difference: str  # which webhooks trust other certificates than the Secret, and what to do; empty without any
 
 
 def read_status(objects: CertificateObjects, now: datetime) -> Status:
@@ -49,9 +50,10 @@ def read_status(objects: CertificateObjects, now: datetime) -> Status:
 
 
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
-    rows = [("serving certificate", bundle.leaf.certificate), ("CA", bundle.authority.certificate)]
-    rows += [("next CA", bundle.next_ca.certificate)] if bundle.next_ca else []
-    rows += [("retiring CA", one.certificate.encode()) for one in bundle.retiring]
+    rows = [("serving certificate", bundle.serving.certificate)]
+    rows += [("CA", bundle.ca.certificate)] if bundle.ca else []
+    rows += [("next certificate", bundle.next.certificate)] if bundle.next else []
+    rows += [(OLD, one.certificate.encode()) for one in bundle.retiring]
     return [(what, read(pem)) for what, pem in rows]
 
 

@@ -159,7 +159,7 @@ def main(cluster: str) -> str | None:
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log, running_server(cluster, log) as server:
         host, _, port = server["https"].rpartition(":")
-        tls_context = ssl.create_default_context(cafile=server["ca"])
+        tls_context = ssl.create_default_context(cadata=server["ca"])
         with closing(
             http.client.HTTPSConnection(host, int(port), timeout=RESPONSE_TIMEOUT, context=tls_context)
         ) as connection:

@@ -16,13 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from certs.authority import (
     BACKDATED,
-    CA_LIFETIME,
-    LEAF_LIFETIME,
+    LIFETIME,
     BadCertificate,
     Issued,
     canonical_names,
-    issue_ca,
-    issue_leaf,
+    issue,
     key_matches,
     read,
     signed_by,
@@ -48,17 +46,17 @@ def handshake(server_context, ca_bundle, name):
     return client.version()
 
 
-def handshake_with(ca, leaf, name, folder):
-    """Do a handshake with a server that has this leaf, and a client that trusts this CA."""
-    folder.joinpath("leaf.pem").write_bytes(leaf.certificate + leaf.key)
+def handshake_with(issued, trusted, name, folder):
+    """Do a handshake with a server that has this pair, and a client that trusts these certificates."""
+    folder.joinpath("pair.pem").write_bytes(issued.certificate + issued.key)
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(folder / "leaf.pem")
-    return handshake(server_context, ca.certificate, name)
+    server_context.load_cert_chain(folder / "pair.pem")
+    return handshake(server_context, b"".join(one.certificate for one in trusted), name)
 
 
 @pytest.fixture(scope="module")
-def ca():
-    return issue_ca(NOW)
+def issued():
+    return issue(NAMES, NOW)
 
 
 def load(issued):
@@ -70,53 +68,44 @@ def extension_of(issued, kind):
     return found.value, found.critical
 
 
-def test_a_client_that_trusts_the_ca_accepts_each_name_of_the_leaf_and_no_other(ca, tmp_path):
-    leaf = issue_leaf(ca, NAMES, NOW)
+def test_a_client_that_trusts_the_certificate_accepts_each_of_its_names_and_no_other(issued, tmp_path):
     for name in NAMES:
-        assert handshake_with(ca, leaf, name, tmp_path) == "TLSv1.3"
+        assert handshake_with(issued, [issued], name, tmp_path) == "TLSv1.3"
     for name in "other.kubevirt-scheduler.svc", "svc", "127.0.0.2", "::2":
         with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-            handshake_with(ca, leaf, name, tmp_path)
+            handshake_with(issued, [issued], name, tmp_path)
 
 
-def test_the_validity_period_of_the_leaf_lies_within_that_of_its_ca(ca):
-    for now in NOW - timedelta(minutes=30), NOW + timedelta(days=362), NOW + CA_LIFETIME - timedelta(seconds=1):
-        leaf = issue_leaf(ca, NAMES, now)
-        assert load(leaf).not_valid_before_utc == max(now - BACKDATED, load(ca).not_valid_before_utc)
-        assert load(leaf).not_valid_after_utc == min(now + LEAF_LIFETIME, load(ca).not_valid_after_utc)
-    with pytest.raises(BadCertificate, match="expired"):
-        issue_leaf(ca, NAMES, NOW + CA_LIFETIME)
+def test_a_client_accepts_each_of_the_certificates_that_it_trusts_and_no_other(issued, tmp_path):
+    others = [issue(NAMES, NOW) for _ in range(2)]  # of the same subject
+    for trusted in [issued, *others], [*others, issued]:
+        assert handshake_with(issued, trusted, SERVICE, tmp_path) == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"self-signed|signature failure"):
+        handshake_with(issued, others, SERVICE, tmp_path)
+
+
+def test_an_issued_certificate_has_its_own_key_signs_itself_and_is_valid_for_30_days(issued):
+    assert extension_of(issued, x509.BasicConstraints) == (x509.BasicConstraints(ca=True, path_length=0), True)
+    assert extension_of(issued, x509.KeyUsage)[0].digital_signature
+    assert extension_of(issued, x509.KeyUsage)[0].key_cert_sign
+    assert extension_of(issued, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage(
+        [x509.ExtendedKeyUsageOID.SERVER_AUTH]
+    )
+    other = issue(NAMES, NOW)
+    assert key_matches(issued)
+    assert not key_matches(Issued(issued.certificate, other.key))
+    assert signed_by(issued.certificate, issued.certificate)
+    assert not signed_by(issued.certificate, other.certificate)  # same subject
+    found = read(issued.certificate)
+    assert (found.subject, found.names, found.is_ca) == ("CN=kubevirt-scheduler", NAMES, True)
+    assert (found.not_before, found.not_after) == (NOW - BACKDATED, NOW + LIFETIME)
+    assert found.fingerprint == load(issued).fingerprint(SHA256()).hex()
     with pytest.raises(BadCertificate, match="needs a name"):
-        issue_leaf(ca, (), NOW)
+        issue((), NOW)
 
 
-def test_ca_and_leaf_have_the_usages_of_their_roles_their_own_keys_and_the_signature_of_the_ca(ca):
-    leaf = issue_leaf(ca, NAMES, NOW)
-    assert extension_of(ca, x509.BasicConstraints) == (x509.BasicConstraints(ca=True, path_length=0), True)
-    assert extension_of(leaf, x509.BasicConstraints) == (x509.BasicConstraints(ca=False, path_length=None), True)
-    assert extension_of(ca, x509.KeyUsage)[0].key_cert_sign
-    assert extension_of(leaf, x509.KeyUsage)[0].digital_signature
-    assert not extension_of(leaf, x509.KeyUsage)[0].key_cert_sign
-    assert extension_of(leaf, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
-    assert key_matches(ca)
-    assert key_matches(leaf)
-    assert not key_matches(Issued(leaf.certificate, ca.key))
-    assert signed_by(leaf.certificate, ca.certificate)
-    assert not signed_by(leaf.certificate, issue_ca(NOW).certificate)  # same subject
-    assert not signed_by(leaf.certificate, leaf.certificate)
-
-
-def test_read_returns_the_fields_of_an_issued_certificate(ca):
-    leaf = issue_leaf(ca, NAMES, NOW)
-    found, authority = read(leaf.certificate), read(ca.certificate)
-    assert (found.subject, found.names, found.is_ca) == ("CN=kubevirt-scheduler", NAMES, False)
-    assert (found.not_before, found.not_after) == (NOW - BACKDATED, NOW + LEAF_LIFETIME)
-    assert found.fingerprint == load(leaf).fingerprint(SHA256()).hex()
-    assert (authority.subject, authority.names, authority.is_ca) == ("CN=kubevirt-scheduler CA", (), True)
-
-
-def test_validity_includes_not_before_and_excludes_not_after(ca):
-    certificate, tick = read(ca.certificate), timedelta(seconds=1)
+def test_validity_includes_not_before_and_excludes_not_after(issued):
+    certificate, tick = read(issued.certificate), timedelta(seconds=1)
     for moment in certificate.not_before, certificate.not_after - tick:
         assert certificate.is_valid(moment)
     for moment in certificate.not_before - tick, certificate.not_after:
@@ -126,21 +115,21 @@ def test_validity_includes_not_before_and_excludes_not_after(ca):
 @pytest.mark.parametrize(
     "pem", [b"", b"garbage", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-def test_input_that_is_not_a_certificate_raises_a_one_line_error(ca, pem):
+def test_input_that_is_not_a_certificate_raises_a_one_line_error(issued, pem):
     for question in (
         read,
         split,
-        lambda pem: signed_by(pem, ca.certificate),
-        lambda pem: key_matches(Issued(pem, ca.key)),
+        lambda pem: signed_by(pem, issued.certificate),
+        lambda pem: key_matches(Issued(pem, issued.key)),
     ):
         with pytest.raises(BadCertificate, match=r"^contains no PEM certificate$"):
             question(pem)
 
 
-def test_a_certificate_with_malformed_extensions_raises_a_one_line_error(ca):
-    key = load_pem_private_key(ca.key, None)
+def test_a_certificate_with_malformed_extensions_raises_a_one_line_error(issued):
+    key = load_pem_private_key(issued.key, None)
     builder = x509.CertificateBuilder(
-        x509.Name([]), x509.Name([]), key.public_key(), 7, NOW, NOW + LEAF_LIFETIME, extensions=[]
+        x509.Name([]), x509.Name([]), key.public_key(), 7, NOW, NOW + LIFETIME, extensions=[]
     )
     malformed = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\xff")
     pem = builder.add_extension(malformed, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
@@ -156,9 +145,9 @@ def encrypted_key(issued):
 @pytest.mark.parametrize(
     "key", [lambda _: b"", lambda _: b"garbage", encrypted_key], ids=["empty", "garbage", "encrypted"]
 )
-def test_input_that_is_not_a_usable_key_raises_a_one_line_error(ca, key):
+def test_input_that_is_not_a_usable_key_raises_a_one_line_error(issued, key):
     with pytest.raises(BadCertificate, match=r"^contains no unencrypted PEM private key$"):
-        key_matches(Issued(ca.certificate, key(ca)))
+        key_matches(Issued(issued.certificate, key(issued)))
 
 
 def test_canonical_names_are_normalized_and_unique():

@@ -6,77 +6,72 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from certs.authority import issue_ca, issue_leaf, read, signed_by
+from certs.authority import issue, read
 from certs.rotation import Step, apply_step, drop_old, next_step, observe, plan
-from certs.secret import Bundle, RetiringCA
+from certs.secret import Bundle, Retiring
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
-CA, OTHER, OLD = (issue_ca(START) for _ in range(3))
+SERVING, NEXT, OLD = (issue(NAMES, START) for _ in range(3))
+CA = issue_ca(START)
+
+SETTLED = Bundle(SERVING)
+WITH_NEXT = replace(SETTLED, next=NEXT)
+PUBLISHED = replace(WITH_NEXT, published=START)
+WITH_RETIRING = replace(SETTLED, retiring=(Retiring(OLD.certificate.decode(), START + DAY),))
+RENEWING = replace(PUBLISHED, retiring=WITH_RETIRING.retiring)
+
+END, RENEWAL_TIME = START + 30 * DAY, START + 20 * DAY
+LATER, SERVE_TIME = START + MINUTE, START + 5 * MINUTE
 
 
-SETTLED = Bundle(CA, issue_leaf(CA, NAMES, START))
-WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
-PUBLISHED = replace(WITH_NEXT_CA, published=START)
-WITH_RETIRING_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate.decode(), START + DAY),))
-# A CA with a lifetime of 11 days: less than a third of a year is left, and its leaf expires with it.
-SHORT_CA = issue_ca(START, 11 * DAY)
-LEAF_ENDS_WITH_CA = Bundle(SHORT_CA, issue_leaf(SHORT_CA, NAMES, START))
-
-RENEWAL_TIME = START + 20 * DAY
-CA_RENEWAL_TIME = START + 365 * DAY * 2 / 3
-LATER, SIGN_TIME = START + MINUTE, START + 5 * MINUTE
-
-
-def with_leaf_issued_at(now, ca=CA):
-    """SETTLED with a leaf that was issued at another time."""
-    return replace(SETTLED, leaf=issue_leaf(ca, NAMES, now))
+def issued_at(now, names=NAMES):
+    return Bundle(issue(names, now))
 
 
 NAMES_OF_ANOTHER_NAMESPACE = ("webhook.restored.svc",)
 NO_NAMES, ONE_NAME_LESS = (), NAMES[1:2]
 ONE_NAME_MORE = (*NAMES, "other.kubevirt-scheduler.svc")
-FUTURE_CA = issue_ca(START + 400 * DAY)
-EXPIRED_NEXT_CA = replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY))
-FUTURE = Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY))
-FUTURE_LEAF = with_leaf_issued_at(START + 61 * DAY)
-LEAF_OF_ANOTHER_CA = with_leaf_issued_at(START, OTHER)
-NEW_LEAF = with_leaf_issued_at(CA_RENEWAL_TIME)
-LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
-CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
-SHORT_CA_RENEWAL_TIME = START + 11 * DAY - 365 * DAY / 3
-HIDDEN_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate.decode(), START + 91 * DAY),))
+FUTURE = issued_at(START + 61 * DAY)
+EXPIRED_NEXT = replace(WITH_NEXT, next=issue(NAMES, START - 40 * DAY))
+HIDDEN = replace(SETTLED, retiring=(Retiring(OLD.certificate.decode(), START + 91 * DAY),))
+# As an earlier version leaves it: a CA signed the certificate, and the next CA has no names.
+OF_A_CA = Bundle(issue_leaf(CA, NAMES, START), ca=CA)
+WITH_NEXT_CA = replace(OF_A_CA, next=issue_ca(START), published=START)
+OF_ANOTHER_CA = replace(OF_A_CA, ca=issue_ca(START))
+OF_AN_EXPIRED_CA = Bundle(issue_leaf(CA, NAMES, START), ca=issue_ca(START - 366 * DAY))
 
 A_THIRD = "a third of the certificate's lifetime is left"
-SPREAD_IS_OVER = "every API server has had time to read the next CA"
+SPREAD_IS_OVER = "every API server has had time to read the next certificate"
 # The observed bundle, what differs from START and NAMES, the step, its due time, and words of its reason.
 TABLE = {
     # The lifetime of a bundle.
-    "new bundle: renew is next": (SETTLED, {}, "renew", RENEWAL_TIME, A_THIRD),
-    "the leaf has expired": (SETTLED, {"now": LEAF_END}, "renew", LEAF_END, "the certificate has expired"),
-    "new leaf, old CA": (NEW_LEAF, {"now": CA_RENEWAL_TIME}, "start", CA_RENEWAL_TIME, "third of the CA's lifetime"),
-    "leaf and CA are due": (LEAF_DUE_FIRST, {"now": CA_RENEWAL_TIME}, "renew", CA_RENEWAL_TIME - DAY, A_THIRD),
-    "the CA has expired": (SETTLED, {"now": CA_END}, "start", CA_END, "the CA has expired"),
-    "leaf expires with its CA": (LEAF_ENDS_WITH_CA, {}, "start", SHORT_CA_RENEWAL_TIME, "of the CA's lifetime"),
-    # The rotation.
-    "next CA is not published": (WITH_NEXT_CA, {"now": LATER}, "renew", LATER + 5 * MINUTE, SPREAD_IS_OVER),
-    "next CA is published": (PUBLISHED, {"now": LATER}, "renew", SIGN_TIME, SPREAD_IS_OVER),
-    "next CA has expired": (EXPIRED_NEXT_CA, {"now": LEAF_END}, "start", LEAF_END, "the next CA has expired"),
-    "leaf is due before": (WITH_NEXT_CA, {"now": RENEWAL_TIME}, "renew", RENEWAL_TIME, A_THIRD),
-    "an old CA is hidden": (HIDDEN_CA, {}, "drop", START, "is trusted longer than any of its certificates can live"),
-    "an old CA is left": (WITH_RETIRING_CA, {}, "drop", START + DAY, "certificate of the old CA has expired"),
+    "new bundle": (SETTLED, {}, "start", RENEWAL_TIME, A_THIRD),
+    "a third is left": (SETTLED, {"now": RENEWAL_TIME}, "start", RENEWAL_TIME, A_THIRD),
+    "expired": (SETTLED, {"now": END}, "start", END, "the certificate has expired"),
+    # The renewal.
+    "next is not published": (WITH_NEXT, {"now": LATER}, "renew", LATER + 5 * MINUTE, SPREAD_IS_OVER),
+    "next is published": (PUBLISHED, {"now": LATER}, "renew", SERVE_TIME, SPREAD_IS_OVER),
+    "next has expired": (EXPIRED_NEXT, {}, "start", START, "the next certificate has expired"),
+    "an old one is hidden": (HIDDEN, {}, "drop", START, "is trusted longer than any can live"),
+    "an old one is left": (WITH_RETIRING, {}, "drop", START + DAY, "the old certificate has expired"),
     # Unexpected states.
-    "CA is not yet valid": (FUTURE, {}, "start", START, "the CA is not valid yet: the clock was set back"),
-    "leaf is not yet valid": (FUTURE_LEAF, {}, "renew", START, "the certificate is not valid yet"),
-    "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, "renew", START, "the CA did not sign the certificate"),
+    "not yet valid": (FUTURE, {}, "start", START, "the certificate is not valid yet: the clock was set back"),
+    "of another CA": (OF_ANOTHER_CA, {}, "start", START, "the trusted certificate did not sign the serving one"),
+    "of an expired CA": (OF_AN_EXPIRED_CA, {}, "start", START, "the certificate has expired"),
+    # Earlier versions.
+    "of a CA": (OF_A_CA, {}, "start", START, "a CA signed the certificate, as in earlier versions"),
+    "with a next CA": (WITH_NEXT_CA, {}, "start", START, f"the next certificate lacks {', '.join(NAMES)}"),
     # Names.
-    "leaf lacks a name": (SETTLED, {"names": ONE_NAME_MORE}, "renew", START, f"lacks {ONE_NAME_MORE[-1]}"),
-    "leaf has an extra name": (SETTLED, {"names": ONE_NAME_LESS}, "renew", RENEWAL_TIME, A_THIRD),
-    "no names": (SETTLED, {"names": NO_NAMES}, "renew", RENEWAL_TIME, A_THIRD),
-    "restored in another namespace": (SETTLED, {"names": NAMES_OF_ANOTHER_NAMESPACE}, "renew", START, "lacks"),
+    "lacks a name": (SETTLED, {"names": ONE_NAME_MORE}, "start", START, f"lacks {ONE_NAME_MORE[-1]}"),
+    "next lacks a name": (PUBLISHED, {"names": ONE_NAME_MORE}, "start", START, "the next certificate lacks other."),
+    "has an extra name": (SETTLED, {"names": ONE_NAME_LESS}, "start", RENEWAL_TIME, A_THIRD),
+    "no names": (SETTLED, {"names": NO_NAMES}, "start", RENEWAL_TIME, A_THIRD),
+    "restored in another namespace": (SETTLED, {"names": NAMES_OF_ANOTHER_NAMESPACE}, "start", START, "lacks"),
 }
 
 
@@ -87,115 +82,117 @@ def test_next_step_returns_the_step_its_due_time_and_the_reason(bundle, changes,
     assert why in found.why
 
 
-# The bundle, the caBundles that were read at LATER, and the time since which every webhook trusts the next CA.
+# The bundle, the caBundles that were read at LATER, and the time since which every webhook trusts the next pair.
 OBSERVED = {
-    "no next CA": (SETTLED, (SETTLED.ca_bundle(),), None),
-    "every caBundle has it": (WITH_NEXT_CA, (WITH_NEXT_CA.ca_bundle(),) * 2, LATER),
-    "no webhooks": (WITH_NEXT_CA, (), LATER),
+    "no next pair": (SETTLED, (SETTLED.ca_bundle(),), None),
+    "every caBundle has it": (WITH_NEXT, (WITH_NEXT.ca_bundle(),) * 2, LATER),
+    "no webhooks": (WITH_NEXT, (), LATER),
     "observed before": (PUBLISHED, (PUBLISHED.ca_bundle(),) * 2, START),
-    "one of two webhooks": (PUBLISHED, (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle()), None),
+    "one of two webhooks": (PUBLISHED, (WITH_NEXT.ca_bundle(), SETTLED.ca_bundle()), None),
     "one caBundle emptied": (PUBLISHED, (PUBLISHED.ca_bundle(), b""), None),
     "configuration unreadable": (PUBLISHED, None, None),
-    "an hour in the future": (replace(WITH_NEXT_CA, published=LATER + HOUR), (), LATER + HOUR),
-    "over an hour in the future": (replace(WITH_NEXT_CA, published=LATER + HOUR + TICK), (), LATER),
+    "an hour in the future": (replace(WITH_NEXT, published=LATER + HOUR), (), LATER + HOUR),
+    "over an hour in the future": (replace(WITH_NEXT, published=LATER + HOUR + TICK), (), LATER),
 }
 
 
 @pytest.mark.parametrize(("bundle", "published", "since"), OBSERVED.values(), ids=OBSERVED)
-def test_observe_records_since_when_every_webhook_trusts_the_next_ca(bundle, published, since):
+def test_observe_records_since_when_every_webhook_trusts_the_next_pair(bundle, published, since):
     assert observe(bundle, published, LATER) == replace(bundle, published=since)
 
 
 # Steps
 
 
-def leaf_names(bundle):
-    return read(bundle.leaf.certificate).names
+def names_of(issued):
+    return read(issued.certificate).names
 
 
-def leaf_is_signed(bundle):
-    return signed_by(bundle.leaf.certificate, bundle.authority.certificate)
+def test_a_renewal_trusts_one_certificate_then_two_then_one():
+    started = apply_step(Step.START, PUBLISHED, START, NAMES)
+    assert started.next not in (None, NEXT)
+    assert replace(started, next=None) == SETTLED
+    published = replace(started, published=START)
+    renewed = apply_step(Step.RENEW, published, SERVE_TIME)
+    assert renewed == Bundle(started.next, retiring=(Retiring(SERVING.certificate.decode(), END),))
+    assert renewed.ca_bundle() == published.ca_bundle()
+    assert apply_step(Step.DROP, renewed, END - TICK, NAMES) == renewed
+    assert apply_step(Step.DROP, renewed, END, NAMES) == Bundle(started.next)
+
+
+@pytest.mark.parametrize("bundle", [OF_A_CA, WITH_NEXT_CA], ids=["settled", "rotating"])
+def test_the_ca_of_an_earlier_version_is_trusted_until_its_last_certificate_has_expired(bundle):
+    started = apply_step(Step.START, bundle, START, NAMES)
+    assert (started.serving, started.ca) == (OF_A_CA.serving, CA)
+    assert names_of(started.next) == NAMES
+    renewed = apply_step(Step.RENEW, started, SERVE_TIME)
+    assert renewed == Bundle(started.next, retiring=(Retiring(CA.certificate.decode(), END),))
+
+
+def test_a_new_certificate_has_the_given_names_or_those_of_the_old_one():
+    for names, expected in ((ONE_NAME_MORE, ONE_NAME_MORE), (NO_NAMES, NAMES)):
+        assert names_of(apply_step(Step.START, SETTLED, START, names).next) == expected
+        assert names_of(apply_step(Step.START, SETTLED, END, names).serving) == expected
 
 
 def drop_old_at(now):
-    return drop_old(ROTATING, now)
+    return drop_old(RENEWING, now)
 
 
 def start_over_at(now):
-    """As when the CA is not valid yet, because the clock was set back."""
-    return apply_step(Step.START, replace(FUTURE, retiring=ROTATING.retiring), now, NAMES)
+    """As when the certificate is not valid yet, because the clock was set back."""
+    return apply_step(Step.START, replace(FUTURE, retiring=RENEWING.retiring), now, NAMES)
 
 
-# No leaf of a CA of the future is valid now, and nobody can tell when the last one expires.
+def start_in_another_namespace_at(now):
+    return replace(apply_step(Step.START, RENEWING, now, NAMES_OF_ANOTHER_NAMESPACE), serving=issue(NAMES, now))
+
+
+# Nobody can tell when a certificate of the future expires.
 @pytest.mark.parametrize(
     ("change", "retiring"),
-    [(start_over_at, {OLD: START + DAY}), (drop_old_at, {OLD: START + MINUTE, CA: START + MINUTE})],
-    ids=["start over", "drop old"],
+    [
+        (start_over_at, {OLD: START + DAY}),
+        (drop_old_at, {OLD: START + MINUTE, SERVING: START + MINUTE}),
+        (start_in_another_namespace_at, {OLD: START + DAY, SERVING: END}),
+    ],
+    ids=["start over", "drop old", "another namespace"],
 )
-def test_a_new_ca_signs_at_once_and_the_old_ca_retires_within_a_minute_or_never_signed(change, retiring):
+def test_a_new_pair_is_served_at_once_and_the_old_one_retires_if_it_was_served(change, retiring):
     result = change(START)
-    assert leaf_is_signed(result)
-    assert result.authority not in (CA, OTHER, FUTURE_CA)
-    assert (result.next_ca, result.published) == (None, None)
-    assert result.retiring == tuple(RetiringCA(ca.certificate.decode(), until) for ca, until in retiring.items())
-    assert leaf_names(result) == NAMES
+    assert result.serving not in (SERVING, NEXT, FUTURE.serving)
+    assert (result.next, result.published) == (None, None)
+    assert result.retiring == tuple(Retiring(old.certificate.decode(), until) for old, until in retiring.items())
+    assert names_of(result.serving) == NAMES
 
 
-def test_no_step_keeps_a_ca_that_somebody_has_hidden_among_the_retiring_ones():
+def test_no_step_keeps_a_certificate_that_somebody_has_hidden_among_the_retiring_ones():
     """A thief of the token could have certificates of his own trusted until 2099."""
-    for bundle in HIDDEN_CA, apply_step(Step.START, HIDDEN_CA, START):
+    started = apply_step(Step.START, HIDDEN, START)
+    for bundle in HIDDEN, started:
         assert OLD.certificate not in apply_step(Step.DROP, bundle, START).ca_bundle()
+    assert OLD.certificate not in apply_step(Step.RENEW, started, START).ca_bundle()
 
 
 @pytest.mark.parametrize("what", [Step.START, Step.RENEW])
-def test_with_an_expired_ca_each_issue_starts_over_and_trusts_no_expired_ca(what):
-    result = apply_step(what, ROTATING, START + 365 * DAY)
-    assert result.authority not in (CA, OTHER)
-    assert leaf_is_signed(result)
-    assert (result.next_ca, result.retiring) == (None, ())
-    assert leaf_names(result) == NAMES
+def test_with_an_expired_certificate_each_step_starts_over_and_trusts_no_expired_one(what):
+    result = apply_step(what, RENEWING, END)
+    assert result.serving not in (SERVING, NEXT)
+    assert result == Bundle(result.serving)
 
 
-def test_after_many_starts_only_the_latest_old_cas_stay_trusted():
-    result = [SETTLED]
+def test_after_many_renewals_only_the_latest_old_certificates_stay_trusted():
+    dropping, renewing = [SETTLED], [SETTLED]
     for _ in range(10):
-        result.append(drop_old(result[-1], START))
-    last = [one.authority.certificate.decode() for one in result[-1 - 8 : -1]]
-    assert [one.certificate for one in result[-1].retiring] == last
+        dropping.append(drop_old(dropping[-1], START))
+        renewing.append(apply_step(Step.RENEW, replace(renewing[-1], next=issue(NAMES, START)), START))
+    for results in dropping, renewing:
+        last = [each.serving.certificate.decode() for each in results[-1 - 8 : -1]]
+        assert [each.certificate for each in results[-1].retiring] == last
 
 
-def test_renew_changes_only_the_leaf():
-    result = apply_step(Step.RENEW, ROTATING, LATER, NAMES)
-    assert leaf_is_signed(result)
-    assert read(result.leaf.certificate).not_after == LATER + 30 * DAY
-    assert replace(result, leaf=ROTATING.leaf) == ROTATING
-    assert leaf_names(result) == NAMES
-    assert leaf_names(apply_step(Step.RENEW, SETTLED, START, NAMES_OF_ANOTHER_NAMESPACE)) == ("webhook.restored.svc",)
-
-
-ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
-
-
-def test_a_rotation_trusts_one_ca_then_two_then_one():
-    started = apply_step(Step.START, PUBLISHED, START, NAMES)
-    assert started.next_ca not in (None, OTHER)
-    assert replace(started, next_ca=None) == SETTLED
-    published = replace(started, published=START)
-    for early in started, published:
-        assert apply_step(Step.RENEW, early, SIGN_TIME - TICK).authority == CA
-    signed = apply_step(Step.RENEW, published, SIGN_TIME)
-    assert leaf_is_signed(signed)
-    assert signed.authority == started.next_ca
-    assert (signed.next_ca, signed.published) == (None, None)
-    assert signed.retiring == (RetiringCA(CA.certificate.decode(), read(SETTLED.leaf.certificate).not_after),)
-    assert signed.ca_bundle() == published.ca_bundle()
-    assert apply_step(Step.DROP, signed, START + 30 * DAY - TICK, NAMES) == signed
-    assert apply_step(Step.DROP, signed, START + 30 * DAY, NAMES) == replace(signed, retiring=())
-
-
-def test_a_plan_has_each_step_until_one_ca_is_left():
+def test_a_plan_has_each_step_until_the_old_certificate_is_dropped():
     steps = [(each.step, each.due) for each in plan(SETTLED, partial(apply_step, Step.START), START)]
-    renewal = SIGN_TIME + 20 * DAY
-    assert steps == [(Step.START, START), (Step.RENEW, SIGN_TIME), (Step.RENEW, renewal), (Step.DROP, LEAF_END)]
-    assert [each.step for each in plan(ROTATING, None, START)] == [Step.RENEW, Step.DROP, Step.RENEW, Step.DROP]
+    assert steps == [(Step.START, START), (Step.RENEW, SERVE_TIME), (Step.DROP, END)]
+    assert [each.step for each in plan(RENEWING, None, START)] == [Step.RENEW, Step.DROP, Step.DROP]
     assert list(plan(SETTLED, None, START)) == []

@@ -7,29 +7,30 @@ from copy import deepcopy
 from datetime import timedelta
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from msgspec.structs import replace
 
-from certs import authority
 from certs import secret as secrets
-from certs.authority import Issued, issue_ca, issue_leaf, split
-from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, RetiringCA, read, written
+from certs.authority import Issued, issue, key_matches, split
+from certs.authority import read as read_certificate
+from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, Retiring, read, written
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, secret
 from tests.support.fake_clock import START
 
-CA, OTHER, OLD = (issue_ca(START) for _ in range(3))
+SERVING, OTHER, OLD = (issue(NAMES, START) for _ in range(3))
+CA = issue_ca(START)
 LEAF = issue_leaf(CA, NAMES, START)
-SETTLED = Bundle(CA, LEAF)
-WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
-ROTATING = replace(
-    WITH_NEXT_CA,
+SETTLED = Bundle(SERVING)
+WITH_NEXT = replace(SETTLED, next=OTHER)
+RENEWING = replace(
+    WITH_NEXT,
     published=START + timedelta(microseconds=1),
-    retiring=(RetiringCA(OLD.certificate.decode(), START + timedelta(days=3)),),
+    retiring=(Retiring(OLD.certificate.decode(), START + timedelta(days=3)),),
 )
+OF_A_CA = replace(RENEWING, serving=LEAF, ca=CA)
 
 
-def stored(bundle=ROTATING):
+def stored(bundle=RENEWING):
     return written(bundle, secret())
 
 
@@ -47,7 +48,9 @@ def changed(field, value):
     return found
 
 
-@pytest.mark.parametrize("bundle", [SETTLED, WITH_NEXT_CA, ROTATING], ids=["settled", "next CA", "two rotations"])
+@pytest.mark.parametrize(
+    "bundle", [SETTLED, WITH_NEXT, RENEWING, OF_A_CA], ids=["settled", "next pair", "two renewals", "of a CA"]
+)
 def test_read_returns_the_bundle_that_was_written_and_its_repr_has_no_key(bundle):
     assert read(stored(bundle)) == bundle
     assert "PRIVATE" not in repr(bundle)
@@ -64,14 +67,27 @@ def test_a_bundle_is_written_beside_other_fields_and_replaces_an_earlier_one():
     assert after == before | {"metadata": after["metadata"], "data": after["data"]}
     data = decoded(after)
     assert sorted(data) == ["ca.crt", "ca.key", "mine", "state.json", "tls.crt", "tls.key"]
-    assert (data["tls.crt"], data["tls.key"], data["ca.crt"]) == (LEAF.certificate, LEAF.key, CA.certificate)
+    assert (data["tls.crt"], data["tls.key"], data["ca.crt"]) == (SERVING.certificate, SERVING.key, SERVING.certificate)
 
 
-def test_the_ca_bundle_has_each_ca_once_and_stays_the_same_when_the_next_ca_starts_to_sign():
-    assert sorted(split(ROTATING.ca_bundle())) == sorted([CA.certificate, OTHER.certificate, OLD.certificate])
-    assert decoded(stored())["ca.crt"] == ROTATING.ca_bundle()
-    signing = Bundle(OTHER, LEAF, retiring=(RetiringCA(CA.certificate.decode(), START), *ROTATING.retiring * 2))
-    assert signing.ca_bundle() == ROTATING.ca_bundle()
+def test_the_ca_bundle_has_each_certificate_once_and_stays_the_same_when_the_next_one_is_served():
+    assert sorted(split(RENEWING.ca_bundle())) == sorted([SERVING.certificate, OTHER.certificate, OLD.certificate])
+    assert sorted(split(OF_A_CA.ca_bundle())) == sorted([CA.certificate, OTHER.certificate, OLD.certificate])
+    assert decoded(stored())["ca.crt"] == RENEWING.ca_bundle()
+    renewed = Bundle(OTHER, retiring=(Retiring(SERVING.certificate.decode(), START), *RENEWING.retiring * 2))
+    assert renewed.ca_bundle() == RENEWING.ca_bundle()
+
+
+def test_an_earlier_version_can_read_each_field():
+    """It signs with `ca.key`, expects its certificate in `ca.crt`, and trusts only CAs."""
+    data = decoded(stored())
+    assert key_matches(Issued(data["tls.crt"], data["tls.key"]))
+    assert data["ca.key"] == data["tls.key"]
+    assert data["tls.crt"] in split(data["ca.crt"])
+    assert key_matches(Issued(data["next-ca.crt"], data["next-ca.key"]))
+    assert all(certificate.is_ca for certificate in map(read_certificate, split(data["ca.crt"])))
+    state = json.loads(data["state.json"])
+    assert [sorted(one) for one in (state, *state["retiring"])] == [["published", "retiring"], ["certificate", "until"]]
 
 
 def test_an_empty_secret_is_read_as_missing():
@@ -97,7 +113,7 @@ def state(**content):
 
 RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
 NAIVE = "2026-11-21T12:00:00"
-NO_MATCH = "the key of a CA does not match its certificate"
+NO_MATCH = "a key does not match its certificate"
 # The changed field, its content, and the error message.
 DAMAGED = {
     **{f"no {field}": (field, None, f"'{field}' is missing") for field in decoded(stored())},
@@ -107,9 +123,9 @@ DAMAGED = {
         for field in decoded(stored())
         if field != "state.json"
     },
-    "the tls.key of another certificate": ("tls.key", CA.key, "tls.key does not match tls.crt"),
-    "the next-ca.key of another certificate": ("next-ca.key", CA.key, NO_MATCH),
-    "the ca.key of another certificate": ("ca.key", LEAF.key, NO_MATCH),
+    "the tls.key of another certificate": ("tls.key", OLD.key, "tls.key does not match tls.crt"),
+    "the next-ca.key of another certificate": ("next-ca.key", OLD.key, NO_MATCH),
+    "the ca.key of another certificate": ("ca.key", CA.key, NO_MATCH),
     "the ca.crt of another key": ("ca.crt", OLD.certificate, NO_MATCH),
     "not JSON": ("state.json", b"{", "Input data was truncated"),
     "deeply nested JSON": ("state.json", b'{"x":' * 100_000, "maximum recursion depth"),
@@ -125,10 +141,9 @@ DAMAGED = {
 
 CENTURY_CA = issue_ca(START, timedelta(days=36500))
 TOO_LONG = {
-    "a CA": (Bundle(CENTURY_CA, issue_leaf(CENTURY_CA, NAMES, START)), 365),
-    "a next CA": (replace(SETTLED, next_ca=CENTURY_CA), 365),
-    "a retiring CA": (replace(SETTLED, retiring=(RetiringCA(CENTURY_CA.certificate.decode(), START),)), 365),
-    "a leaf": (Bundle(CA, issue_leaf(CA, NAMES, START, timedelta(days=31))), 30),
+    "serving": (Bundle(issue(NAMES, START, timedelta(days=31))), 30),
+    "next": (replace(SETTLED, next=CENTURY_CA), 365),
+    "a CA": (Bundle(issue_leaf(CENTURY_CA, NAMES, START), ca=CENTURY_CA), 365),
 }
 
 
@@ -150,24 +165,13 @@ def test_a_damaged_field_is_reported_but_its_content_is_not_quoted(field, value,
     assert "garbage" not in str(result)
 
 
-def test_a_pair_that_can_not_be_a_ca_is_reported():
-    leaf = issue_leaf(CA, NAMES, START)
-    for bundle in replace(SETTLED, authority=leaf), replace(SETTLED, next_ca=leaf):
+def test_a_certificate_that_can_not_be_trusted_directly_is_reported():
+    for bundle in Bundle(LEAF), replace(SETTLED, next=LEAF):
         assert str(read(stored(bundle))).endswith("contains a certificate that is not a CA's")
 
 
-def test_a_ca_whose_key_can_not_sign_a_serving_certificate_is_reported():
-    key = ed25519.Ed25519PrivateKey.generate()
-    builder = authority.x509.CertificateBuilder(*[authority.x509.Name([])] * 2, key.public_key(), 7, START, START)
-    builder = builder.add_extension(authority.x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    other = Issued(builder.sign(key, None).public_bytes(Encoding.PEM), pem)
-    for bundle in replace(SETTLED, authority=other), replace(SETTLED, next_ca=other):
-        assert str(read(stored(bundle))).endswith("the CA's key is not an elliptic-curve key")
-
-
 def test_a_certificate_with_any_flipped_bit_is_read_or_reported_as_damaged():
-    found, der = stored(WITH_NEXT_CA), ssl.PEM_cert_to_DER_cert(OTHER.certificate.decode())
+    found, der = stored(WITH_NEXT), ssl.PEM_cert_to_DER_cert(OTHER.certificate.decode())
     invalid_bundles = 0
     for offset in range(len(der)):
         bad = ssl.DER_cert_to_PEM_cert(bytes([*der[:offset], der[offset] ^ 1, *der[offset + 1 :]]))
@@ -180,7 +184,7 @@ def test_a_certificate_with_any_flipped_bit_is_read_or_reported_as_damaged():
 
 def test_unknown_keys_of_the_state_are_ignored():
     found = read(changed("state.json", state(more=1, published=START.isoformat())))
-    assert found == replace(WITH_NEXT_CA, published=START)
+    assert found == replace(WITH_NEXT, published=START)
 
 
 def test_a_field_in_base64_is_decoded():

@@ -1,24 +1,20 @@
-"""The serving certificate: reloaded when its files change, but only if the new files are usable."""
+"""The serving certificate: loaded again when it changes, but only if the new pair is usable."""
 
 import os
+import resource
 import ssl
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
-from threading import Thread
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from certs.authority import issue_ca, issue_leaf, read
-from certs.files import UnusableCertificate
-from certs.serving import (
-    ServingCertificate,
-    client_ca,
-    load_context,
-    self_signed_folder,
-    temporary_folder,
-)
+from certs.authority import issue, read
+from certs.files import Folder, InMemory, UnusableCertificate
+from certs.secret import Bundle
+from certs.serving import ServingCertificate, client_ca
 from tests.certs.test_authority import encrypted_key
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.client_certificates import issue_client, replace
 from tests.support.log_capture import capture_logs
 from tests.support.tls_client import write_certificate_files
@@ -39,7 +35,7 @@ def write(folder, leaf=None):
 
 def test_the_old_context_is_returned_while_another_thread_reloads(tmp_path):
     """A file system that hangs stopped the probes as well."""
-    certificate = ServingCertificate(write(tmp_path))
+    certificate = ServingCertificate(Folder(write(tmp_path)))
     before = certificate.context()
     write(tmp_path)
     with certificate._lock:
@@ -58,7 +54,7 @@ def test_changed_files_of_the_same_mtime_and_size_are_reloaded(tmp_path):
             os.utime(file, (0, 0))
 
     write_padded()
-    certificate = ServingCertificate(tmp_path)
+    certificate = ServingCertificate(Folder(tmp_path))
     before, ctimes = certificate.context(), [file.stat().st_ctime_ns for file in files]
     while [file.stat().st_ctime_ns for file in files] == ctimes:  # file times advance only every few milliseconds
         write_padded()
@@ -77,7 +73,7 @@ def leaf_with_lifetime(days, ca=CA):
 
 @pytest.mark.parametrize("names", [("tls.crt", "tls.key"), ("tls.key", "tls.crt")], ids="-".join)
 def test_the_old_pair_is_served_and_described_until_certificate_and_key_have_both_changed(tmp_path, names):
-    certificate = ServingCertificate(write(tmp_path / "served", leaf_with_lifetime(10)))
+    certificate = ServingCertificate(Folder(write(tmp_path / "served", leaf_with_lifetime(10))))
     before, changed = certificate.context(), write(tmp_path / "changed", leaf_with_lifetime(20))
     mismatch = f"{tmp_path}/served/tls.key: does not match {tmp_path}/served/tls.crt"
     with capture_logs() as lines:
@@ -92,7 +88,8 @@ def test_the_old_pair_is_served_and_described_until_certificate_and_key_have_bot
 
 
 def test_ends_returns_the_expiry_of_the_ca_that_signed_the_served_leaf(tmp_path):
-    certificate, short = ServingCertificate(write(tmp_path, leaf_with_lifetime(10))), issue_ca(NOW, lifetime=30 * DAY)
+    certificate = ServingCertificate(Folder(write(tmp_path, leaf_with_lifetime(10))))
+    short = issue_ca(NOW, lifetime=30 * DAY)
     ca = tmp_path / "ca.crt"
     ca.write_bytes(short.certificate + CA.certificate)
     assert certificate.expiry_times() == TEN_DAYS
@@ -103,19 +100,57 @@ def test_ends_returns_the_expiry_of_the_ca_that_signed_the_served_leaf(tmp_path)
     assert certificate.expiry_times() == {"leaf": TEN_DAYS["leaf"]}
 
 
-def test_awaited_files_have_no_expiry_and_no_problem_until_they_exist(tmp_path):
-    certificate = ServingCertificate(tmp_path, awaited=True)
+def test_a_pair_in_memory_has_no_expiry_and_no_problem_until_the_first_pass_sets_it():
+    served = InMemory()
+    certificate = ServingCertificate(served)
     assert (certificate.context(), certificate.expiry_times(), certificate.problem) == (None, {}, "")
-    write(tmp_path, leaf_with_lifetime(10))
-    for waited in certificate, ServingCertificate(tmp_path, awaited=True):
+    assert certificate.ca_bundle() == b""
+    with pytest.raises(UnusableCertificate, match="the Secret is not read yet"):
+        served.pair()
+    served.bundle = Bundle(issue(["localhost"], NOW, 10 * DAY))
+    for waited in certificate, ServingCertificate(served):
         assert waited.context()
-        assert (waited.expiry_times(), waited.problem) == (TEN_DAYS, "")
+        assert (waited.expiry_times(), waited.problem) == ({"leaf": TEN_DAYS["leaf"]}, "")
+        assert waited.ca_bundle() == served.bundle.serving.certificate
+
+
+def open_descriptors():
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def test_a_pair_in_memory_is_loaded_again_only_if_it_changes_and_leaves_no_file():
+    first, second = (Bundle(issue(["localhost"], NOW)) for _ in range(2))
+    served = InMemory(first)
+    descriptors = open_descriptors()
+    certificate = ServingCertificate(served)
+    before = certificate.context()
+    served.bundle = msgspec.structs.replace(first, next=second.serving)
+    assert certificate.context() is before
+    served.bundle = second
+    assert certificate.context() is not before
+    assert open_descriptors() == descriptors
+
+
+def test_a_lack_of_file_descriptors_leaves_the_old_pair_until_the_next_try():
+    served = InMemory(Bundle(issue(["localhost"], NOW)))
+    certificate = ServingCertificate(served)
+    before = certificate.context()
+    served.bundle = Bundle(issue(["localhost"], NOW))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        assert certificate.context() is before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert certificate.problem == "the Secret: cannot load the certificate from memory: Too many open files"
+    assert certificate.context() is not before
+    assert certificate.problem == ""
 
 
 def test_the_old_pair_is_served_while_a_file_is_missing_and_the_problem_ends_when_it_is_back(tmp_path):
     key, target_file = tmp_path / "tls.key", write(tmp_path).joinpath("tls.key").rename(tmp_path / "kept")
     key.symlink_to(target_file)
-    certificate = ServingCertificate(tmp_path)
+    certificate = ServingCertificate(Folder(tmp_path))
     before, missing = certificate.context(), f"{key}: No such file or directory"
     with capture_logs() as lines:
         for target, problem in (("nowhere", missing), ("kept", "")):
@@ -143,112 +178,7 @@ def test_an_unusable_file_is_named_in_the_error(tmp_path, name, content, problem
     file.unlink()
     file.mkdir() if content is None else file.write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{tmp_path}{problem}"):
-        load_context(tmp_path)
-
-
-def test_a_file_that_is_removed_while_it_is_loaded_leaves_the_old_pair(tmp_path):
-    """OpenSSL opens the files again after they were read."""
-    write_certificate_files(tmp_path)
-    certificate = ServingCertificate(tmp_path)
-    old, key = certificate.context(), (pipe := tmp_path / "tls.key").read_bytes()
-
-    def write_and_remove() -> None:
-        with pipe.open("wb") as opened:  # waits for the reader
-            pipe.unlink()
-            opened.write(key)
-
-    pipe.unlink()
-    os.mkfifo(pipe)
-    (writer := Thread(target=write_and_remove)).start()
-    assert certificate.context() is old
-    writer.join()
-    assert certificate.problem.startswith(f"{tmp_path}: ")
-
-
-def test_a_self_signed_folder_is_private_valid_for_a_year_and_removed_at_the_end():
-    with self_signed_folder(["localhost"], NOW) as folder:
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == dict.fromkeys(
-            ("ca.crt", "tls.crt", "tls.key"), 0o600
-        )
-        assert ServingCertificate(folder).expiry_times() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
-    assert not folder.exists()
-
-
-def folder_and_warnings(folder_context):
-    with capture_logs() as lines, folder_context as folder:
-        assert folder.stat().st_mode & 0o777 == 0o700
-        parent = folder.parent
-    assert not folder.exists()
-    return parent, [(line["log_level"], line["event"], line["advice"]) for line in lines]
-
-
-def test_keys_in_memory_log_nothing_and_keys_on_disk_log_a_warning(tmp_path):
-    memory, disk, nowhere = tmp_path / "memory", tmp_path / "disk", tmp_path / "nowhere"
-    memory.mkdir()
-    disk.mkdir()
-    assert folder_and_warnings(temporary_folder(str(memory), str(disk))) == (memory, [])
-    advice = f"mount writable memory at {nowhere}, as container runtimes do"
-    warnings = [("warning", "private keys are on disk", advice)]
-    assert folder_and_warnings(temporary_folder(str(nowhere), str(disk))) == (disk, warnings)
-    full = tmp_path / "full"
-    full.touch()  # writable, but mkdtemp fails in it, as in a full folder
-    assert folder_and_warnings(temporary_folder(str(full), str(disk)))[0] == disk
-
-
-def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
-    nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(UnusableCertificate) as raised, temporary_folder(nowhere, nowhere):
-        pass
-    assert str(raised.value) == (
-        f"cannot create a folder for private keys; mount writable memory at {nowhere}, as container runtimes do"
-    )
-
-
-KILLED_WITH_KEYS = """
-import os, signal, sys
-from certs.serving import temporary_folder
-with temporary_folder(sys.argv[1]) as folder:
-    (folder / "tls.key").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_start_removes_the_keys_of_a_killed_process_and_no_others(tmp_path):
-    with temporary_folder(str(tmp_path)) as live:
-        (live / "tls.key").touch()
-        (tmp_path / "another program").mkdir()
-        subprocess.run([sys.executable, "-c", KILLED_WITH_KEYS, tmp_path], check=False)
-        [killed] = [key for key in tmp_path.glob("*/tls.key") if key.parent != live]
-        with temporary_folder(str(tmp_path)) as newest:
-            assert {path.name for path in tmp_path.iterdir()} == {live.name, newest.name, "another program"}
-        assert not killed.exists()
-        assert (live / "tls.key").exists()
-
-
-# Runs in a separate process: this one has threads of other tests, and a fork of those may hang (Python 3.12 warns).
-FORK_PROGRAM = """
-import os
-from datetime import UTC, datetime
-from certs.serving import self_signed_folder
-
-making = self_signed_folder(["localhost"], datetime.now(UTC))
-folder = making.__enter__()
-if (child := os.fork()) == 0:
-    making.__exit__(None, None, None)
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-assert folder.exists()
-making.__exit__(None, None, None)
-assert not folder.exists()
-"""
-
-
-def test_a_forked_process_does_not_remove_the_folder_of_its_parent():
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FORK_PROGRAM], check=False, capture_output=True, text=True
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+        ServingCertificate(Folder(tmp_path))
 
 
 # The CAs of accepted clients: reloaded when their file changes, but only if the new file is usable
@@ -269,7 +199,7 @@ def file(tmp_path):
 def certificate(tmp_path, file):
     folder = tmp_path / "served"
     write_certificate_files(folder)
-    return ServingCertificate(folder, client_ca=client_ca(file))
+    return ServingCertificate(Folder(folder), client_ca=client_ca(file))
 
 
 def trusted(certificate):
@@ -283,7 +213,7 @@ def trusted(certificate):
 def test_only_a_context_with_a_client_ca_requires_a_client_certificate(certificate, tmp_path):
     assert certificate.context().verify_mode is ssl.CERT_REQUIRED
     assert trusted(certificate) == {OLD.certificate}
-    assert ServingCertificate(tmp_path / "served").context().verify_mode is ssl.CERT_NONE
+    assert ServingCertificate(Folder(tmp_path / "served")).context().verify_mode is ssl.CERT_NONE
 
 
 @pytest.mark.parametrize(
@@ -354,11 +284,12 @@ def test_a_new_client_ca_waits_for_a_usable_serving_certificate(certificate, fil
     assert certificate.problem == ""
 
 
-def test_the_client_ca_is_required_of_a_certificate_that_arrives_later(file, tmp_path):
-    certificate = ServingCertificate(tmp_path / "served", awaited=True, client_ca=client_ca(file))
+def test_the_client_ca_is_required_of_a_certificate_that_arrives_later(file):
+    served = InMemory()
+    certificate = ServingCertificate(served, client_ca=client_ca(file))
     assert certificate.context() is None
     assert certificate.problem == ""
-    write_certificate_files(tmp_path / "served")
+    served.bundle = Bundle(issue(["localhost"], NOW))
     assert certificate.context().verify_mode is ssl.CERT_REQUIRED
 
 

@@ -187,8 +187,6 @@ CASES: dict[Case, dict[int, list[Series]]] = {
     # Certificates
     ("CertificateExpiring", "leaf", "warning", "2h"): {1: [expiry("leaf", 7)], 0: [expiry("leaf", 8)]},
     ("CertificateExpiring", "leaf", "critical", "2h"): {1: [expiry("leaf", 1.5)], 0: [expiry("leaf", 2.5)]},
-    ("CertificateExpiring", "ca", "warning", "2h"): {1: [expiry("ca", 91)], 0: [expiry("ca", 92)]},
-    ("CertificateExpiring", "ca", "critical", "2h"): {1: [expiry("ca", 29.5)], 0: [expiry("ca", 30.5)]},
     ("CertificateExpiring", "client-ca", "warning", "2h"): {
         1: [expiry("client-ca", 13.5)],
         0: [expiry("client-ca", 14.5)],

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs.authority import issue_ca, issue_leaf, split
+from certs.authority import split
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.controlplane import build
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane

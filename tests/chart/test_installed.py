@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from certs.authority import issue_ca
+from tests.support.authority import issue_ca
 from tests.support.command_line import run_cli
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import CLIENT_CA, CLIENT_NAMESPACE

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
-from certs.authority import issue_ca, issue_leaf
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.builders import claim
 from tests.support.fake_api_server import (
     CUT,

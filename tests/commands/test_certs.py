@@ -1,4 +1,4 @@
-"""The commands `certs status`, `renew` and `rotate-ca`, over HTTP and the real client. Long waits use a fake clock."""
+"""The commands `certs status` and `renew`, over HTTP and the real client. Long waits use a fake clock."""
 
 import json
 import re
@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from certs import ApiError
 from certs import secret as bundles
-from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
+from certs.authority import Issued, issue, split
 from certs.cluster import TIMEOUT, CertificateObjects
 from certs.controller import MAX_TRIES, CertificateController, force
-from certs.files import trust_anchor_in
+from certs.files import Folder, InMemory
 from certs.rotation import Step, apply_step, drop_old
 from certs.secret import CertificateError
 from certs.status import read_status
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.client_certificates import issue_client
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer
@@ -37,7 +38,7 @@ from webhook.commands.options import DRY_RUN
 
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
 DAY = timedelta(days=1)
-renew = partial(apply_step, Step.RENEW)
+start = partial(apply_step, Step.START)
 
 
 class CertificateServer(ApiServer):
@@ -79,12 +80,12 @@ def kubeconfig(api, tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def new_replica(api, tmp_path):
+def new_replica(api):
     """A function that creates a replica and runs its first pass, by default at the real time like the commands."""
 
     def make(now=lambda: datetime.now(UTC)):
         controller = CertificateController(
-            api, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, names=NAMES, folder=tmp_path, now=now
+            api, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, names=NAMES, served=InMemory(), now=now
         )
         controller.run_pass()
         return controller
@@ -104,7 +105,7 @@ def invoke(kubeconfig):
 
 def put_foreign_secret(api, **data):
     """Replace the Secret by a foreign one."""
-    found = bundles.written(bundles.Bundle(data["ca"], data["leaf"]), api.secret)
+    found = bundles.written(bundles.Bundle(data["leaf"], ca=data["ca"]), api.secret)
     found["metadata"]["annotations"] = {}
     for field in ("ca.key", "state.json"):
         del found["data"][field]
@@ -117,16 +118,16 @@ def put_foreign_secret(api, **data):
 def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhooks_but_no_key(api, invoke, new_replica):
     new_replica()
     shown = invoke("status").stdout
-    for words in (f"Secret {NAMESPACE}/{NAME}", "CN=kubevirt-scheduler CA", *NAMES, "30.0", "365.0"):
+    for words in (f"Secret {NAMESPACE}/{NAME}", "CN=kubevirt-scheduler", *NAMES, "30.0"):
         assert words in shown
-    assert "Next: renew, a third of the certificate's lifetime is left: " in shown
+    assert "Next: start, a third of the certificate's lifetime is left: " in shown
     assert "Problem" not in shown
     empty_one_ca_bundle(api)
     printed = invoke("status", "-o", "json").stdout
     found = json.loads(printed)
-    leaf, ca = found["certificates"]
-    assert (leaf["what"], leaf["names"], leaf["daysLeft"]) == ("serving certificate", list(NAMES), 30.0)
-    assert (ca["what"], ca["daysLeft"], found["problem"], found["next"]["step"]) == ("CA", 365.0, "", "renew")
+    [serving] = found["certificates"]
+    assert (serving["what"], serving["names"], serving["daysLeft"]) == ("serving certificate", list(NAMES), 30.0)
+    assert (found["problem"], found["next"]["step"]) == ("", "start")
     assert found["webhooks"] == [
         {"name": "vms.kubevirt-scheduler", "trusted": True},
         {"name": "share-managers.kubevirt-scheduler", "trusted": False},
@@ -135,20 +136,31 @@ def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhoo
         assert secret not in shown + printed
 
 
+def test_status_shows_the_certificates_of_a_renewal_and_the_ca_of_an_earlier_version(api, objects):
+    now = datetime.now(UTC)
+    ca, old = issue_ca(now), bundles.Retiring(issue(NAMES, now).certificate.decode(), now + DAY)
+    bundle = bundles.Bundle(issue_leaf(ca, NAMES, now), issue(NAMES, now), retiring=(old,), ca=ca)
+    api.put(SECRET_PATH, bundles.written(bundle, api.secret))
+    api.publish(bundle.ca_bundle())
+    found = read_status(objects, now)
+    assert [what for what, _ in found.certificates] == [
+        "serving certificate", "CA", "next certificate", "old certificate"
+    ]  # fmt: skip
+    assert (set(found.webhooks.values()), found.difference, found.problem) == ({True}, "", "")
+
+
 def empty_one_ca_bundle(api):
     api.configuration["webhooks"][1]["clientConfig"]["caBundle"] = ""
 
 
 def put_expired_certificate(api, self_managed):
     """Replace the Secret by one whose certificate lives 30 days and was issued 40 days ago."""
-    then = datetime.now(UTC) - 40 * DAY
-    ca = issue_ca(then)
-    leaf = issue_leaf(ca, NAMES, then)
-    api.publish(ca.certificate)
+    pair = issue(NAMES, datetime.now(UTC) - 40 * DAY)
+    api.publish(pair.certificate)
     if self_managed:
-        api.put(SECRET_PATH, bundles.written(bundles.Bundle(ca, leaf), api.secret))
+        api.put(SECRET_PATH, bundles.written(bundles.Bundle(pair), api.secret))
     else:
-        put_foreign_secret(api, ca=ca, leaf=leaf)
+        put_foreign_secret(api, ca=pair, leaf=pair)
 
 
 def put_foreign_leaf(api, names=NAMES, signer=None, key=None, **data):
@@ -216,7 +228,7 @@ def test_status_names_the_webhooks_whose_ca_bundle_differs_from_the_secret(  # n
     pem = {name: ca.certificate for name, ca in cas.items()}
     leaf = issue_leaf(cas["a"], NAMES, now)
     if self_managed:
-        api.put(SECRET_PATH, bundles.written(bundles.Bundle(cas["a"], leaf), api.secret))
+        api.put(SECRET_PATH, bundles.written(bundles.Bundle(leaf, ca=cas["a"]), api.secret))
     else:
         put_foreign_secret(api, ca=Issued(b"".join(map(pem.get, stored)), cas["a"].key), leaf=leaf)
     api.publish(b"".join(map(pem.get, published)))
@@ -252,7 +264,7 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
     assert [what for what, _ in found.certificates] == ["serving certificate", *["intermediate CA"] * 2, "CA"]
     for served, trusted in ((chain, True), (leaf.certificate, False), (leaf.certificate + others[0], False)):
         tmp_path.joinpath("tls.crt").write_bytes(served)
-        assert bool(trust_anchor_in(tmp_path, root.certificate)) is trusted
+        assert bool(Folder(tmp_path).trust_anchor_in(root.certificate)) is trusted
 
 
 OVERDUE = {
@@ -260,12 +272,11 @@ OVERDUE = {
     "due, but not overdue": (20 * DAY + timedelta(minutes=4), "", True),
     "overdue": (
         20 * DAY + timedelta(minutes=6),
-        "step renew is overdue (a third of the certificate's lifetime is left);",
+        "step start is overdue (a third of the certificate's lifetime is left);",
         True,
     ),
-    "expired certificate": (30 * DAY, "step renew is overdue (the certificate has expired);", False),
-    "expired certificate and CA": (365 * DAY, "step start is overdue (the CA has expired);", False),
-    "not yet valid": (-61 * DAY, "step start is overdue (the CA is not valid yet", False),
+    "expired certificate": (30 * DAY, "step start is overdue (the certificate has expired);", False),
+    "not yet valid": (-61 * DAY, "step start is overdue (the certificate is not valid yet", False),
 }
 
 
@@ -283,89 +294,64 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
 
 def test_each_command_reports_a_missing_secret_in_one_line(api, invoke):
     del api.objects[SECRET_PATH]
-    for command in ("status", "renew", "rotate-ca"):
+    for command in ("status", "renew"):
         result = invoke(command)
         assert result.exit_code == 2
         assert result.stderr == f"Error: Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it\n"
 
 
-@pytest.mark.parametrize("command", ["renew", "rotate-ca"])
-def test_commands_do_not_write_a_foreign_secret(api, invoke, command):
+def test_renew_does_not_write_a_foreign_secret(api, invoke):
     put_foreign_leaf(api)
-    result = invoke(command, "--yes")
+    result = invoke("renew", "--yes")
     assert result.exit_code == 2
     assert "the webhook does not overwrite it" in result.stderr
     api.secret["data"] = {}
-    assert "is empty; the first replica fills it" in invoke(command, "--yes").stderr
+    assert "is empty; the first replica fills it" in invoke("renew", "--yes").stderr
     assert api.writes == []
 
 
 # Renew
 
 
-def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoke, new_replica):
-    replica = new_replica()
-    before, published = api.data()["tls.crt"], api.ca_bundles()
-    planned = invoke("renew")
-    assert planned.stdout.startswith(f"Secret {NAMESPACE}/{NAME} would get a new serving certificate.")
-    assert (planned.stderr, api.data()["tls.crt"]) == (f"{DRY_RUN}\n", before)
-    assert invoke("renew", "--yes").stdout.startswith(
-        f"Secret {NAMESPACE}/{NAME} has a new serving certificate, valid until "
-    )
-    after = api.data()["tls.crt"]
-    assert after != before
-    assert read(after).names == NAMES
-    assert api.ca_bundles() == published
-    replica.run_pass()
-    assert replica._folder.joinpath("tls.crt").read_bytes() == after
-    del api.objects[CONFIGURATION_PATH]
-    warned = invoke("renew", "--yes")
-    assert warned.exit_code == 0
-    assert warned.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler not found")
-
-
-def test_renew_retries_after_a_conflict(api, objects, new_replica):
+def test_a_forced_step_is_retried_after_a_conflict(api, objects, new_replica):
     new_replica(CertificateClock())
     api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
     waits = []
     before = bundles.read(api.secret)
-    renewed = force(objects, renew, CertificateClock(), waits.append).bundle
-    assert renewed == bundles.read(api.secret) != before
-    assert renewed == replace(before, leaf=renewed.leaf)
+    started = force(objects, start, CertificateClock(), waits.append).bundle
+    assert started == bundles.read(api.secret) != before
+    assert started == replace(before, next=started.next)
     assert len(waits) == 1
     pauses = iter(range(100))
     api.on_request = lambda method, _: api.put(SECRET_PATH, api.secret) if method == "PUT" else None
     with pytest.raises(CertificateError, match=f"^another client has changed Secret .*, {MAX_TRIES} times in a row; "):
-        force(objects, renew, CertificateClock(), lambda _: next(pauses))
+        force(objects, start, CertificateClock(), lambda _: next(pauses))
 
 
-# Rotate
-
-
-def stored_cas(api):
-    """The certificates of the CAs whose keys are in the Secret."""
+def stored_pairs(api):
+    """The certificates whose keys are in the Secret."""
     found = bundles.read(api.secret)
-    return {one.certificate for one in (found.authority, found.next_ca) if one}
+    return {one.certificate for one in (found.serving, found.next) if one}
 
 
 def planned_steps(result):
     return [line.split("  ")[1].partition(":")[0] for line in result.stdout.splitlines()]
 
 
-def test_rotate_ca_prints_each_step_and_only_with_yes_takes_the_first_one(api, invoke, new_replica):
+def test_renew_prints_each_step_and_only_with_yes_takes_the_first_one(api, invoke, new_replica):
     new_replica()
-    before, writes = stored_cas(api), len(api.writes)
-    planned = invoke("rotate-ca")
-    assert planned_steps(planned) == ["start", "renew", "renew", "drop"]
+    before, writes = stored_pairs(api), len(api.writes)
+    planned = invoke("renew")
+    assert planned_steps(planned) == ["start", "renew", "drop"]
     assert (planned.stderr, len(api.writes)) == (f"{DRY_RUN}\n", writes)
-    for _ in range(2):  # the second call finds the rotation that the first one began
-        begun = invoke("rotate-ca", "--yes")
-        assert planned_steps(begun)[-3:] == ["renew", "renew", "drop"]
+    for _ in range(2):  # the second call finds the renewal that the first one began
+        begun = invoke("renew", "--yes")
+        assert planned_steps(begun)[-2:] == ["renew", "drop"]
         assert begun.stderr == ""
-        rotating = stored_cas(api)
-        assert before < rotating
+        renewing = stored_pairs(api)
+        assert before < renewing
         assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
-    assert stored_cas(api) == rotating
+    assert stored_pairs(api) == renewing
     assert len(api.writes) == writes + 2
 
 
@@ -373,54 +359,54 @@ def clock_wait(clock):
     return lambda seconds: clock.advance(timedelta(seconds=seconds))
 
 
-def test_rotate_with_drop_old_replaces_every_ca_whose_key_was_in_the_secret_within_a_minute(
+def test_renew_with_drop_old_replaces_every_pair_whose_key_was_in_the_secret_within_a_minute(
     api, objects, invoke, new_replica
 ):
     clock = CertificateClock()
     replica = new_replica(clock)
-    force(objects, partial(apply_step, Step.START), clock, lambda _: None)
+    force(objects, start, clock, lambda _: None)
     replica.run_pass()
     clock.advance(timedelta(minutes=5))
-    compromised = stored_cas(api)
+    compromised = stored_pairs(api)
     assert len(compromised) == 2
-    assert planned_steps(invoke("rotate-ca", "--drop-old")) == ["start", "drop"]
+    assert planned_steps(invoke("renew", "--drop-old")) == ["start", "drop"]
     write = len(api.calls) + 2
 
-    def sign_before_the_command_writes(*_):
+    def serve_before_the_command_writes(*_):
         if len(api.calls) == write:
             api.on_request = lambda *_: None  # not again for the requests of this pass
             replica.run_pass()
 
-    api.on_request = sign_before_the_command_writes
+    api.on_request = serve_before_the_command_writes
     force(objects, drop_old, clock, clock_wait(clock))
     assert (replica.steps[Step.RENEW], replica.failures.total()) == (1, 0)
     for wait in (0, 0, 60):
         clock.advance(timedelta(seconds=wait))
         replica.run_pass()
-    assert not compromised & {*split(api.ca_bundles()[0]), *stored_cas(api)}
-    assert signed_by(replica._folder.joinpath("tls.crt").read_bytes(), api.ca_bundles()[0])
+    assert not compromised & {*split(api.ca_bundles()[0]), *stored_pairs(api)}
+    assert replica._served.pair().certificate == api.ca_bundles()[0]
 
 
-def test_rotate_ca_needs_a_configuration_and_warns_if_the_new_ca_is_not_published_there(api, invoke, new_replica):
+def test_renew_needs_a_configuration_and_warns_if_the_next_certificate_is_not_published_there(api, invoke, new_replica):
     new_replica()
     writes, configuration = len(api.writes), api.objects.pop(CONFIGURATION_PATH)
-    refused = invoke("rotate-ca", "--yes")
+    refused = invoke("renew", "--yes")
     assert (refused.exit_code, len(api.writes)) == (2, writes)
     assert "MutatingWebhookConfiguration kubevirt-scheduler not found" in refused.stderr
     api.put(CONFIGURATION_PATH, configuration)
     api.fail_before = {len(api.calls) + 5: ApiError(500, "etcd is down")}
-    warned = invoke("rotate-ca", "--yes")
+    warned = invoke("renew", "--yes")
     assert (warned.exit_code, api.fail_before) == (0, {})
     assert warned.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler: the request to the API")
 
 
-def test_a_replica_that_publishes_the_new_ca_before_the_command_is_no_problem(api, invoke, new_replica):
+def test_a_replica_that_publishes_the_next_certificate_before_the_command_is_no_problem(api, invoke, new_replica):
     replica, before = new_replica(), api.ca_bundles()
     api.fail_before = {len(api.calls) + 5: ApiError(409, "no")}
-    rotated = invoke("rotate-ca", "--yes")
-    assert (rotated.exit_code, rotated.stderr, api.fail_before, api.ca_bundles()) == (0, "", {}, before)
+    renewed = invoke("renew", "--yes")
+    assert (renewed.exit_code, renewed.stderr, api.fail_before, api.ca_bundles()) == (0, "", {}, before)
     replica.run_pass()
-    assert stored_cas(api) <= {*split(api.ca_bundles()[0])} > {*split(before[0])}
+    assert stored_pairs(api) <= {*split(api.ca_bundles()[0])} > {*split(before[0])}
 
 
 # The pages docs/guides/certificates.md and docs/development/certificates.md

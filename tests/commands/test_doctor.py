@@ -14,8 +14,9 @@ import pytest
 import yaml
 from click.testing import Result
 
-from certs.authority import issue_ca
 from certs.controller import CertificateController
+from certs.files import InMemory
+from tests.support.authority import issue_ca
 from tests.support.builders import (
     OPT_IN,
     Object,
@@ -34,7 +35,7 @@ from tests.support.builders import (
 from tests.support.command_line import run_cli
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
-from tests.support.fake_clock import FakeClock
+from tests.support.fake_clock import CertificateClock, FakeClock
 from tests.support.fleet import longhorn_volume, vm_pod, vmi
 from tests.support.fleet import replica as volume_replica
 from tests.support.paths import DOCS, EXAMPLES
@@ -98,20 +99,25 @@ def readyz(*caches: Object, **problems: str) -> Any:
     return body({"status": "ok", "problems": problems, "caches": list(caches)})
 
 
-def new_certificates(folder: Path, now: datetime) -> FakeCertificateCluster:
-    """A webhook configuration, and a Secret that a replica has filled."""
+def new_certificates(*passes: datetime) -> FakeCertificateCluster:
+    """A webhook configuration, and a Secret that a replica has filled and renewed in these passes."""
     found = FakeCertificateCluster()
-    own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "names": NAMES, "folder": folder}
-    CertificateController(found, **own, now=lambda: now).run_pass()
+    own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "names": NAMES, "served": InMemory()}
+    clock = CertificateClock()
+    controller = CertificateController(found, **own, now=clock)
+    for clock.time in passes:
+        controller.run_pass()
     return found
 
 
 class Cluster:
     """A fake API server with a healthy installation of the chart. Tests break one thing each."""
 
-    def __init__(self, server: ApiServer, folder: Path) -> None:
-        self.server, self.folder = server, folder
-        certificates = new_certificates(folder / "certificates", datetime.now(UTC))
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        now, minute = datetime.now(UTC), timedelta(minutes=1)
+        # The old certificate expires in five days, which is no problem.
+        certificates = new_certificates(now - timedelta(days=25), now - 6 * minute, now - 6 * minute, now, now)
         self.configuration = deepcopy(certificates.objects[CONFIGURATION_PATH])
         self.configuration |= {"kind": "MutatingWebhookConfiguration"}
         vms, share_managers = self.configuration["webhooks"]
@@ -134,8 +140,8 @@ Change = Callable[[Cluster], object]
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
-    return Cluster(server, tmp_path)
+def cluster(server: ApiServer) -> Cluster:
+    return Cluster(server)
 
 
 @pytest.fixture
@@ -228,7 +234,7 @@ def publish_another_ca(cluster: Cluster) -> None:
 
 
 def put_old_certificate(cluster: Cluster) -> None:
-    old = new_certificates(cluster.folder / "old", datetime.now(UTC) - timedelta(days=25))
+    old = new_certificates(datetime.now(UTC) - timedelta(days=25))
     cluster.server.put(old.objects[SECRET_PATH] | {"kind": "Secret"})
 
 

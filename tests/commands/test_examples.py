@@ -14,6 +14,7 @@ import yaml
 
 from certs import CONFIGURATIONS
 from certs.controller import CertificateController
+from certs.files import InMemory
 from tests.support.builders import Object, claim, node, request, storage, storage_class, virt_launcher, virtual_machine
 from tests.support.command_line import all_commands, run_line
 from tests.support.fake_api_server import ApiServer, body
@@ -65,10 +66,10 @@ def vm_objects(namespace: str) -> list[Object]:
 
 
 @pytest.fixture
-def server(server: ApiServer, tmp_path: Path) -> ApiServer:
+def server(server: ApiServer) -> ApiServer:
     certificates = FakeCertificateCluster()
     own = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "names": NAMES}
-    CertificateController(certificates, **own, folder=tmp_path / "own", now=lambda: datetime.now(UTC)).run_pass()
+    CertificateController(certificates, **own, served=InMemory(), now=lambda: datetime.now(UTC)).run_pass()
     server.put(node(), node("node-b"), *vm_objects("default"), *vm_objects("shop"))
     server.put(virtual_machine("vm2", "shop"), migration_crd())
     server.put(storage_class("longhorn") | {"provisioner": "driver.longhorn.io"})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.authority import CA_LIFETIME, LEAF_LIFETIME
+from certs.authority import LIFETIME
 from certs.controller import PASS_INTERVAL
 from certs.rotation import RENEWAL_DIVISOR
 from tests.support.helm_chart import default_value, find_one, render
@@ -92,12 +92,12 @@ TABLE: dict[str, dict[str, bool | Callable[[], bool]]] = {
         "controls it, and for five minutes at most": MAX_AGE == FIVE_MINUTES,
         "quota allows on a node, for five minutes": MAX_AGE == FIVE_MINUTES,
         "wait five minutes for the release": PENDING_LIMIT == FIVE_MINUTES,
+        "has expired, after 30 days at most": LIFETIME.days == 30,
         "up to 20 Events a second": WRITES_PER_SECOND == 20 and RESERVATION_SECONDS == 10,
     },
     "guides/certificates.md": {
-        "valid for 30 days and renewed when 10 are left, the CA for 365 and when 122 are left": (
-            (LEAF_LIFETIME.days, CA_LIFETIME.days, RENEWAL_DIVISOR, round(365 / 3)) == (30, 365, 3, 122)
-        ),
+        "valid for 30 days and renewed when 10 are left": (LIFETIME.days, RENEWAL_DIVISOR) == (30, 3),
+        "can't read or update it for ten days": (LIFETIME.days, RENEWAL_DIVISOR) == (30, 3),
         "retries every 3 seconds": PASS_INTERVAL == 3,
         "(read again within five minutes)": ELSEWHERE,
         "five minutes later, replace": ELSEWHERE,

@@ -1,6 +1,6 @@
 """Run `kubevirt-scheduler` with certificates that are renewed within seconds.
 
-usage: short_lived_certificates.py LEAF_SECONDS SPREAD_SECONDS serve [OPTIONS]
+usage: short_lived_certificates.py SECONDS SPREAD_SECONDS serve [OPTIONS]
 """
 
 import sys
@@ -11,7 +11,7 @@ from certs import rotation
 from webhook.cli import main
 
 if __name__ == "__main__":
-    rotation.LEAF_LIFETIME, rotation.SPREAD = (timedelta(seconds=float(value)) for value in sys.argv[1:3])
-    rotation.issue_leaf = partial(rotation.issue_leaf, lifetime=rotation.LEAF_LIFETIME)
+    rotation.LIFETIME, rotation.SPREAD = (timedelta(seconds=float(value)) for value in sys.argv[1:3])
+    rotation.issue = partial(rotation.issue, lifetime=rotation.LIFETIME)
     del sys.argv[1:3]
     main()

@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 
+from certs.files import Folder
 from certs.secret import CA
 from certs.serving import load_context
 from tests.support.tls_client import read_available
@@ -28,7 +29,7 @@ class LoopDriver:
     def __init__(self, folder):
         self.now, self.turns, self.response, self.on_turn = 1000.0, 0, OK, lambda: None
         self.statuses, self.requests = Counter(), []
-        self.server_context = load_context(folder)
+        self.server_context = load_context(Folder(folder).pair(), "the test")
         self.client_context = ssl.create_default_context(cafile=folder / CA)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self.listener.getsockname()

@@ -9,9 +9,9 @@ from itertools import product
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.authority import issue_ca
 from certs.serving import trust_clients
 from tests.serving.loop_driver import POST, drive_loop
+from tests.support.authority import issue_ca
 from tests.support.client_certificates import client_context, issue_client, replace, write_client
 from tests.support.log_capture import capture_logs
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until

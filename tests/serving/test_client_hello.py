@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certs.authority import issue_ca
 from certs.serving import load_context, trust_clients
 from tests.serving.loop_driver import drive_loop
+from tests.support.authority import issue_ca
 from tests.support.client_certificates import issue_client, small_certificate, write_client
 from tests.support.client_hello import (
     FFDHE,
@@ -116,8 +116,7 @@ def test_the_split_into_records_changes_neither_the_verdict_nor_a_byte(messages,
 
 
 def test_many_groups_shares_and_client_certificates_cost_no_turn_5_ms(tmp_path):
-    write_certificate_files(tmp_path)
-    ca, context = issue_ca(datetime.now(UTC)), load_context(tmp_path)
+    ca, context = issue_ca(datetime.now(UTC)), load_context(write_certificate_files(tmp_path), "the test")
     many = range(0x3000, 0x3000 + 7000)
     hellos = [
         client_hello([*many, X25519], [*((group, b"x") for group in many), SHARE]),

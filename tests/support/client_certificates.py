@@ -12,6 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs import authority
 from certs.authority import Issued
+from tests.support.authority import signing_key
 
 
 def issue_client(
@@ -24,7 +25,7 @@ def issue_client(
 ) -> Issued:
     """Issue a client certificate. With a negative lifetime, it has expired."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    issuer, issuer_key = authority._load_certificate(ca.certificate), authority.signing_key(ca)
+    issuer, issuer_key = authority._load_certificate(ca.certificate), signing_key(ca)
     start = min(now, now + lifetime) - timedelta(minutes=5)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     serial = x509.random_serial_number()

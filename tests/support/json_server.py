@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from certs.authority import issue_ca, issue_leaf
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.controlplane.api import LOOPBACK, Object
 
 

@@ -223,6 +223,8 @@ def run_server(
 
 def parse_ready_line(process: subprocess.Popen[str], ready: dict[str, str], log_file: Path) -> ServerProcess:
     https, http = (address.rsplit(":", 1) for address in (ready["https"], ready["http"]))
+    ca = log_file.with_name(f"ca-{process.pid}.crt")
+    ca.write_text(ready["ca"])
     return ServerProcess(
-        process, (https[0].strip("[]"), int(https[1])), (http[0].strip("[]"), int(http[1])), Path(ready["ca"]), log_file
+        process, (https[0].strip("[]"), int(https[1])), (http[0].strip("[]"), int(http[1])), ca, log_file
     )

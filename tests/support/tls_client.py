@@ -6,8 +6,8 @@ import struct
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from certs.authority import issue_ca, issue_leaf
 from certs.secret import CA, CERTIFICATE, KEY
+from tests.support.authority import issue_ca, issue_leaf
 
 
 def write_certificate_files(folder, ca=None):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from certs.authority import issue_ca, issue_leaf
+from tests.support.authority import issue_ca, issue_leaf
 from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports

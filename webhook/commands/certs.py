@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""
+"""`kubevirt-scheduler certs`: show the certificates, and renew them."""
 
 import time
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from functools import partial
 
 import click
 
-from certs.authority import Certificate, read
+from certs.authority import Certificate
 from certs.cluster import CertificateObjects
 from certs.controller import force, read_bundle
 from certs.rotation import Change, Step, apply_step, drop_old, plan
-from certs.secret import Bundle, Cause, CertificateError
+from certs.secret import Cause, CertificateError
 from certs.status import Status, read_status
 from webhook.commands.options import (
     DRY_RUN,
@@ -45,7 +45,7 @@ def certs() -> None:
     \b
     Examples:
       kubevirt-scheduler certs status
-      kubevirt-scheduler certs rotate-ca
+      kubevirt-scheduler certs renew
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 
@@ -90,50 +90,26 @@ def status(output: str, secret: Key | None, configuration: str | None) -> None:
         raise click.exceptions.Exit(1)
 
 
-@certs.command(short_help="issue a new serving certificate now")
-@yes_option
-@_certificate_options
-def renew(yes: bool, secret: Key | None, configuration: str | None) -> None:
-    """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
-
-    \b
-    Example:
-      kubevirt-scheduler certs renew --yes
-    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    objects, secret = _find_objects(secret, configuration)
-    name = "/".join(secret)
-    with _certificate_errors_as_bad_input():
-        if not yes:
-            end = read(read_bundle(objects).leaf.certificate).not_after
-            click.echo(
-                f"Secret {name} would get a new serving certificate. The old one is valid until {_format_time(end)}"
-            )
-            click.echo(DRY_RUN, err=True)
-            return
-        end = read(_force(objects, partial(apply_step, Step.RENEW)).leaf.certificate).not_after
-    click.echo(f"Secret {name} has a new serving certificate, valid until {_format_time(end)}")
-
-
-@certs.command("rotate-ca", short_help="replace the CA, step by step")
+@certs.command(short_help="replace the serving certificate, step by step")
 @yes_option
 @click.option(
     "--drop-old",
     "at_once",
     is_flag=True,
-    help="For a compromised CA key: the new CA signs at once, and the old CA is trusted for one more minute. If a "
-    "replica doesn't serve its new certificate by then, calls to it fail until it does.",
+    help="For a stolen key: the new certificate is served at once, and the old one is trusted for one more minute. If "
+    "a replica doesn't serve the new one by then, calls to it fail until it does.",
 )
 @_certificate_options
-def rotate_ca(yes: bool, at_once: bool, secret: Key | None, configuration: str | None) -> None:
-    """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
+def renew(yes: bool, at_once: bool, secret: Key | None, configuration: str | None) -> None:
+    """Replace the serving certificate: publish the next one, wait for all API servers, serve it, then drop the old one.
 
     The command prints each step and its time. With --yes, it takes the first step, and the replicas take the others;
     `certs status` shows the next one.
 
     \b
     Examples:
-      kubevirt-scheduler certs rotate-ca
-      kubevirt-scheduler certs rotate-ca --drop-old --yes
+      kubevirt-scheduler certs renew
+      kubevirt-scheduler certs renew --drop-old --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     objects, _ = _find_objects(secret, configuration)
     with _certificate_errors_as_bad_input():
@@ -142,7 +118,7 @@ def rotate_ca(yes: bool, at_once: bool, secret: Key | None, configuration: str |
         first: Change | None = partial(apply_step, Step.START)
         if at_once:
             first = drop_old
-        elif bundle.next_ca:  # the replicas rotate already
+        elif bundle.next:  # the replicas renew already
             first = None
         steps = list(plan(bundle, first, _now()))
         if yes and first:
@@ -163,12 +139,11 @@ def _find_objects(secret: Key | None, configuration: str | None) -> tuple[Certif
     return CertificateObjects(cluster, secret, configuration or (found.name if found else NAME)), secret
 
 
-def _force(objects: CertificateObjects, change: Change) -> Bundle:
+def _force(objects: CertificateObjects, change: Change) -> None:
     result = force(objects, change, _now, time.sleep)
     error = result.configuration_error
     if error and error.cause is not Cause.CONFLICT:  # a replica saw the new Secret first, and publishes it
         click.echo(printable(f"Warning: {error}"), err=True)
-    return result.bundle
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 import faulthandler
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from certs.authority import BadCertificate, canonical_names
+from certs.authority import BadCertificate, canonical_names, issue
 from certs.controller import CertificateController
-from certs.files import UnusableCertificate
-from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
+from certs.files import Folder, InMemory, UnusableCertificate
+from certs.secret import Bundle
+from certs.serving import ServingCertificate, client_ca
 from webhook.cluster.backend import LiveBackend, from_snapshot
 from webhook.cluster.server_clock import ServerClock
 from webhook.commands.options import connect, given, kept_option, live_options, namespace_and_name, snapshot_option
@@ -34,6 +34,7 @@ from webhook.serving.worker.listeners import AUTO, CannotListen, listen
 from webhook.serving.worker.wsgi import responder
 
 PORT = click.IntRange(0, 65535)
+ONE_RUN = timedelta(days=365)  # the lifetime of a certificate that nothing renews
 STDOUT, STDERR = 1, 2
 
 
@@ -65,28 +66,26 @@ def tls_names() -> tuple[str, ...]:
         raise click.UsageError(f"--tls-name: {error}") from None
 
 
-@contextmanager
 def certificate_of(
     bind: str, names: tuple[str, ...], clock: ServerClock
-) -> Iterator[tuple[ServingCertificate, CertificateController]]:
-    """Provide the serving certificate and its controller. Raises UnusableCertificate.
+) -> tuple[ServingCertificate, CertificateController]:
+    """Return the serving certificate and its controller. Raises UnusableCertificate.
 
-    A self-signed certificate is valid for the address `bind`, too.
+    A certificate for this run is valid for the address `bind`, too.
     """
-    own = given("tls_dir")
+    folder = given("tls_dir")
     secret = given("tls_secret")
     configuration = given("webhook_configuration")
-    found: AbstractContextManager[Path] = nullcontext(own) if own else temporary_folder()
-    if not (own or secret):
+    served: Folder | InMemory = Folder(folder) if folder else InMemory()
+    if not (folder or secret):
         addresses = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", *((bind,) if bind != AUTO else ()))))
-        found = self_signed_folder(addresses, datetime.now(UTC))
-    with found as folder:
-        api: Any = replace(connect(), clock=clock) if secret or configuration else None
-        controller = CertificateController(
-            api, secret=secret, configuration=configuration, names=names, folder=folder, now=clock.now
-        )
-        trusted = client_ca(given("client_ca_file")) if given("client_ca_file") else None
-        yield ServingCertificate(folder, awaited=secret is not None, client_ca=trusted), controller
+        served = InMemory(Bundle(issue(addresses, datetime.now(UTC), ONE_RUN)))
+    api: Any = replace(connect(), clock=clock) if secret or configuration else None
+    controller = CertificateController(
+        api, secret=secret, configuration=configuration, names=names, served=served, now=clock.now
+    )
+    trusted = client_ca(given("client_ca_file")) if given("client_ca_file") else None
+    return ServingCertificate(served, client_ca=trusted), controller
 
 
 def open_closed_outputs() -> None:
@@ -129,13 +128,13 @@ def open_closed_outputs() -> None:
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="A folder with tls.crt, tls.key and ca.crt. The server reloads the files when they change. Default: "
-    "self-signed files for this run, valid for a year.",
+    "a self-signed certificate for this run, valid for a year.",
 )
 @kept_option(
     "--tls-secret",
     type=namespace_and_name,
     metavar="NAMESPACE/NAME",
-    help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
+    help="Instead of --tls-dir: a Secret in which the replicas create and renew a certificate.",
 )
 @kept_option(
     "--tls-name",
@@ -204,7 +203,7 @@ def serve(bind: str, https_port: int, http_port: int, lease: tuple[str, str] | N
         with ExitStack() as stack:
             # First of all, so that a port in use is reported immediately.
             https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
-            certificate, controller = stack.enter_context(certificate_of(bind, names, clock))
+            certificate, controller = certificate_of(bind, names, clock)
             metrics.add(partial(certificate_metrics, certificate, controller, clock))
 
             health = Health(metrics, backend.caches, partial(certificate_problems, certificate, controller, clock))

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from certs.controller import CertificateController
-from certs.serving import MEMORY_FOLDER, ServingCertificate
+from certs.serving import ServingCertificate
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.app import Health
@@ -32,6 +32,8 @@ from webhook.serving.worker.tls_channel import tls_opener
 # change so often that reviews take longer again.
 SWITCH_INTERVAL = 0.00005
 WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
+FIRST_PASS_TIMEOUT = 5  # seconds that a worker without a certificate waits for one before it accepts connections
+MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (gunicorn's file has no name in it)
 RESERVED_FILES = 128  # descriptors for everything but the connections of both ports; in use are about 40
 GRACEFUL_TIMEOUT = int(DRAIN_TIMEOUT + FLUSH_TIMEOUT + 3)  # seconds; 3 s to write the last Events
 
@@ -57,7 +59,6 @@ class Server(Struct, frozen=True):
     def run(self) -> None:
         """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
         addresses, stop = {"https": address_of(self.https), "http": address_of(self.http)}, Event()
-        ready_line = json.dumps(addresses | {"ca": str(self.certificate.authority)}) + "\n"
         max_connections = raise_file_limit()
         https = self.https.detach()  # from here on, gunicorn owns the descriptor
         # What has been imported stays alive. Frozen, no collection writes to it, so master and worker share its memory.
@@ -78,7 +79,10 @@ class Server(Struct, frozen=True):
             probe_loop = Loop(self.http, Channel, self.probes, max_connections=max_connections)
             Thread(target=probe_loop.run, name="probes", daemon=True).start()
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
-            Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
+            if not self.certificate.context():
+                # After a crash of the last worker, API servers call already. Until then, they wait in the backlog.
+                self.controller.first_pass.wait(FIRST_PASS_TIMEOUT)
+            Thread(target=self._announce_when_ready, args=(addresses if worker.age == 1 else {},), daemon=True).start()
 
         def worker_exit(_arbiter: object, _worker: object) -> None:
             stop.set()
@@ -92,7 +96,7 @@ class Server(Struct, frozen=True):
             return f"no certificate yet; {self.controller.problem}".rstrip("; ")
         return self.controller.untrusted
 
-    def _announce_when_ready(self, ready_line: str) -> None:
+    def _announce_when_ready(self, addresses: dict[str, str]) -> None:
         while self._cert_problem() or not self.backend.synced():
             time.sleep(0.02)
         # The caches stay alive. Freezing them keeps later collections from scanning them: 0.1 s on a large cluster.
@@ -101,8 +105,8 @@ class Server(Struct, frozen=True):
         # Reference counting frees the objects of a decision, and collections find little. To scan 20,000 objects takes
         # 10 ms, and 2,000 connections have 80,000.
         gc.set_threshold(20_000, 2, 1000)
-        if sys.stdout:  # not if the caller closed it
-            sys.stdout.write(ready_line)
+        if addresses and sys.stdout:  # not if the caller closed it
+            sys.stdout.write(json.dumps(addresses | {"ca": self.certificate.ca_bundle().decode()}) + "\n")
             sys.stdout.flush()
 
     def options(self, https: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-{{/* Alerts about the serving certificate, its CA, the CA of clients and the caBundle. */}}
+{{/* Alerts about the serving certificate, the CA of clients and the caBundle. */}}
 
 {{- define "kubevirt-scheduler.alerts.certificates" -}}
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
@@ -6,14 +6,9 @@
 {{- $clientCA := include "kubevirt-scheduler.clientCA" . }}
 {{- /* The seconds that are left when an alert fires.
   leaf: the webhook's is valid for 30 days and renewed when a third is left. By default, the alerts fire at a quarter, and at the length of a weekend.
-  ca: it is valid for a year and rotated when a third is left. The alerts fire at a quarter, and at the lifetime of a leaf, which never outlives it.
   client-ca: a rotation needs a new certificate on each control-plane node. After the expiry of the last one, the webhook accepts no API server. */}}
 {{- $warning := dict "leaf" (mulf 86400 .Values.prometheusRule.thresholds.certificateDays | int) }}
 {{- $critical := dict "leaf" 172800 }}
-{{- if $self }}
-{{- $_ := set $warning "ca" 7884000 }}
-{{- $_ := set $critical "ca" 2592000 }}
-{{- end }}
 {{- if $clientCA }}
 {{- $_ := set $warning "client-ca" 1209600 }}
 {{- end }}
@@ -31,7 +26,7 @@
   annotations:
     summary: A certificate was not renewed and expires in {{ `{{ $value | humanizeDuration }} ({{ $labels.certificate }})` }}.
     description: >-
-      `leaf` is the serving certificate{{ if $self }}, `ca` its CA{{ end }}: `kubevirt-scheduler certs status` gives the cause.
+      `leaf` is the serving certificate: `kubevirt-scheduler certs status` gives the cause.
       {{- if $clientCA }} `client-ca` is the last CA of tls.clientCA: rotate it, which needs a new certificate on each control-plane node.{{ end }}
 {{- end }}
 {{- /* A replica fails 6 times in 30 s if the API server is down, and 27 times in 15 minutes if the API server doesn't respond, because a pass then
@@ -69,6 +64,6 @@
     severity: critical
   annotations:
     summary: The webhook issues its certificate repeatedly ({{ `{{ $labels.cause }}, {{ $labels.step }}` }}).
-    description: Calls fail until the API server trusts the newest CA. Look for another writer of the Secret.
+    description: Calls fail until the API server trusts the newest certificate. Look for another writer of the Secret.
 {{- end }}
 {{- end }}

@@ -13,7 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from certs.authority import issue_ca
+from tests.support.authority import issue_ca
 from tests.support.client_certificates import issue_client, write_client
 from tests.support.controlplane.api import LOOPBACK
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from certs.cluster import CertificateObjects
 from certs.secret import Cause, CertificateError
-from certs.status import read_status
+from certs.status import OLD, read_status
 from webhook import __version__
 from webhook.catalog.kinds import kinds
 from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
@@ -128,7 +128,7 @@ def certificates(inspection: Inspection, installed: Installation) -> Iterator[Re
         yield failure(f"the caBundle of {listed(distrusting)} does not trust the serving certificate", advice)
     elif report.difference:
         yield warning(report.difference, advice)
-    ends = {what: certificate.not_after for what, certificate in report.certificates}
+    ends = {what: certificate.not_after for what, certificate in report.certificates if what != OLD}
     for what, end in ends.items():
         if end - now < EXPIRES_SOON:
             yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)

@@ -95,13 +95,13 @@ def certificate_metrics(
     yield gauge("clock_ahead_seconds", text, clock.seconds_ahead)
     left = {which: (end - clock.now()).total_seconds() for which, end in certificate.expiry_times().items()}
     yield gauge("certificate_expiry_seconds", "Seconds until a served certificate expires.", left, "certificate")
-    text = "Whether newer certificate files can't be served. /readyz?verbose gives the cause."
+    text = "Whether a newer certificate can't be served. /readyz?verbose gives the cause."
     yield gauge("certificate_unusable", text, bool(certificate.problem))
     if client_ca := certificate.client_ca:
         text = "Whether a newer client CA can't be used. /readyz?verbose gives the cause."
         yield gauge("client_ca_unusable", text, bool(client_ca.problem))
     steps = {str(step): controller.steps[step] for step in Step}
-    yield counter("certificate_steps", "Renewals and steps of a CA rotation, by step.", steps, "step")
+    yield counter("certificate_steps", "Steps of renewals, by step.", steps, "step")
     failures = {str(cause): controller.failures[cause] for cause in Cause}
     yield counter("certificate_failures", "Failed certificate checks, by cause.", failures, "cause")
     yield counter("certificate_repairs", "Repairs of a caBundle that did not match the CA.", controller.repairs)
