@@ -134,7 +134,8 @@ def key_matches(issued: Issued) -> bool:
 
 def signed_by(certificate: bytes, ca: bytes) -> bool:
     """Verify that a CA's key signed the certificate. Raises BadCertificate if either is unreadable."""
-    child, parent = _load_certificate(certificate), _load_certificate(ca)
+    child = _load_certificate(certificate)
+    parent = _load_certificate(ca)
     try:
         child.verify_directly_issued_by(parent)
     except (InvalidSignature, *_UNREADABLE):

@@ -20,7 +20,10 @@ JsonObject = dict[str, Any]
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 # What the webhook needs besides. In earlier versions, a CA signed the serving certificate. They read what these fields
 # contain now as CAs, and this version reads their Secret, so replicas of both can run beside each other.
-CA_KEY, NEXT, NEXT_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
+CA_KEY = "ca.key"
+NEXT = "next-ca.crt"
+NEXT_KEY = "next-ca.key"
+STATE = "state.json"
 CA_LIFETIME = timedelta(days=365)  # of a CA of earlier versions
 
 

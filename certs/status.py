@@ -27,7 +27,8 @@ class Status(Struct, frozen=True):
 
 def read_status(objects: CertificateObjects, now: datetime) -> Status:
     """Read the Secret, and the configuration if possible. Raises CertificateError if the Secret can't be read."""
-    problem, configuration = "", JsonObject()
+    problem = ""
+    configuration = JsonObject()
     try:
         configuration = objects.read_configuration() or {}
     except CertificateError as error:

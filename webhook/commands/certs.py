@@ -131,7 +131,8 @@ def renew(yes: bool, at_once: bool, secret: Key | None, configuration: str | Non
 
 def _find_objects(secret: Key | None, configuration: str | None) -> tuple[CertificateObjects, Key]:
     """Return the objects of the options, by default those of the installed chart, and the Secret's key."""
-    cluster, found = connect(), None
+    cluster = connect()
+    found = None
     if not (secret and configuration):
         with suppress(Denied):  # the rights on the two objects are enough
             found = find_installed(cluster, configuration)

@@ -58,7 +58,8 @@ class Server(Struct, frozen=True):
 
     def run(self) -> None:
         """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
-        addresses, stop = {"https": address_of(self.https), "http": address_of(self.http)}, Event()
+        addresses = {"https": address_of(self.https), "http": address_of(self.http)}
+        stop = Event()
         max_connections = raise_file_limit()
         https = self.https.detach()  # from here on, gunicorn owns the descriptor
         # What has been imported stays alive. Frozen, no collection writes to it, so master and worker share its memory.

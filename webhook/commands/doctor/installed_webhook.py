@@ -81,7 +81,8 @@ def caches(inspection: Inspection, installed: Installation) -> Iterator[Result]:
     """Check the age of each replica's caches, by /readyz?verbose."""
     ready = (pod for pod in installed.pods if has_condition(pod, "Ready"))
     answers = {text(pod, "metadata", "name"): _readiness(inspection, installed, pod) for pod in ready}
-    oldest, problems = 0.0, list[tuple[str, str]]()
+    oldest = 0.0
+    problems = list[tuple[str, str]]()
     for name, answer in answers.items():
         problems += [(name, f"{resource}: {problem}") for resource, problem in mapping(answer, "problems").items()]
         for cache in mappings(answer, "caches"):
@@ -96,7 +97,8 @@ def caches(inspection: Inspection, installed: Installation) -> Iterator[Result]:
 
 
 def _readiness(inspection: Inspection, installed: Installation, pod: JsonObject) -> JsonObject:
-    name, ports = text(pod, "metadata", "name"), mappings(serving_container(pod), "ports")
+    name = text(pod, "metadata", "name")
+    ports = mappings(serving_container(pod), "ports")
     port = next((each.get("containerPort") for each in ports if each.get("name") == "http"), 8080)
     path = f"/api/v1/namespaces/{installed.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
     try:
@@ -112,7 +114,8 @@ def certificates(inspection: Inspection, installed: Installation) -> Iterator[Re
     if installed.secret is None:
         yield failure("the replicas have no Secret with a certificate", "Repair the release: helm upgrade.")
         return
-    now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, installed.secret, inspection.configuration)
+    now = datetime.now(UTC)
+    objects = CertificateObjects(inspection.cluster, installed.secret, inspection.configuration)
     advice = f"Show the certificates: kubevirt-scheduler certs status --webhook-configuration {installed.name}"
     try:
         report = read_status(objects, now)
@@ -166,7 +169,8 @@ def rights_to_install(inspection: Inspection, _: None) -> Iterator[Result]:
 
 def _missing(inspection: Inspection, reviews: str, needed: Iterable[JsonObject], **subject: object) -> Iterator[str]:
     for right in needed:
-        path, spec = f"/apis/authorization.k8s.io/v1/{reviews}", subject | {"resourceAttributes": right}
+        path = f"/apis/authorization.k8s.io/v1/{reviews}"
+        spec = subject | {"resourceAttributes": right}
         with answered():
             review = inspection.cluster.send("POST", path, {"spec": spec}, REQUEST_TIMEOUT)
         if mapping(review, "status").get("allowed") is not True:
