@@ -141,3 +141,10 @@ def test_a_namespace_that_is_excluded_is_named_with_its_setting(selector: str, s
         == advise(assess(machine, stopped.store, chosen), move).text
     )
     assert OPT_IN in vm()["spec"]["template"]["metadata"]["annotations"]
+
+
+def test_a_vm_that_somebody_is_stopping_is_started_again_beside_its_storage() -> None:
+    stopping = vm()
+    stopping["spec"]["runStrategy"] = "Halted"
+    (command,) = commands(*apart(*NODES, *storage(), stopping, vm_pod("vm1", "node-b")))
+    assert (command.line, command.verb) == ("virtctl start vm1 -n default", "start")
