@@ -30,7 +30,9 @@ CLAIMS, NODES, ROUNDS = 10_000, 1_000, 5_000
 
 LABELS = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "machine-type.node.kubevirt.io/q35": "true"}
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
-ALLOCATABLE = amounts({"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"} | DEVICES)
+ALLOCATABLE = amounts(
+    {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"} | DEVICES, "status.allocatable"
+)
 
 
 def storage(number: int) -> list[Fact]:

@@ -20,7 +20,7 @@ from tests.support.helm_chart import default_values
 from webhook.placement import wording
 from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Mode, Reason
-from webhook.placement.settings import Action
+from webhook.placement.settings import OPT_IN_KEY, Action
 
 
 def test_the_warning_of_an_observed_dry_run_has_the_reason_and_the_sentence() -> None:
@@ -126,3 +126,11 @@ def test_an_unknown_mode_is_quoted_on_one_line(value: Any) -> None:
 def test_what_a_terminal_shows_has_no_control_characters() -> None:
     assert printable("ä b") == "ä b"
     assert printable("red\x1b[31m\n") == "red\ufffd[31m\ufffd"
+
+
+def test_the_advice_to_opt_in_names_the_annotation_of_the_settings() -> None:
+    decision = wording.unchanged(Reason.NOT_OPTED_IN, Mode.REQUIRED)
+    for key in OPT_IN_KEY, "example.com/near":
+        (found,) = wording.advice(decision, key)
+        assert found.text == f'Annotate the VM\'s spec.template with {key}: "true" and restart it.'
+    assert wording.advice(decision) == (wording.ADVICE[Reason.NOT_OPTED_IN],)

@@ -244,15 +244,15 @@ class Inventory(Struct, frozen=True):
     ) -> Machine:
         """Return the machine with the manifest of its pod, and with the pods that KubeVirt would create now."""
         namespace = machine.namespace
-        template, missing = None, ""
+        is_known = manifest is not None or machine.key in self.vms
+        pod, missing = None, ""
         try:
-            if manifest is not None or machine.key in self.vms:
-                template = Manifest.of(self.next_pod(manifest, machine.key, settings, state_claims), namespace)
+            pod = self.next_pod(manifest, machine.key, settings, state_claims) if is_known else None
         except NotFound as error:
             missing = str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
             pass
-        target = template
+        template = target = _manifest_of(pod, namespace)
         if manifest and has_condition(self.vms.get(machine.key), "RestartRequired"):
             target = _manifest_of(self._pod_of_vmi(manifest, machine.key), namespace)
         return replace(
