@@ -200,7 +200,7 @@ def test_the_image_runs_the_probe_of_benchmark(image):
     *command, _file, _result, _seconds = PROBE
     shrunk = f"import {command[-1]} as probe; probe.FILE_SIZE = 2**20; print(probe.run('/dev/shm/disk', 0.05))"
     found = json.loads(run_command(image, command[0], "-c", shrunk).stdout)
-    assert len(found["found"]) == 4
+    assert len(found["figures"]) == 4
 
 
 def test_the_server_runs_unprivileged_on_a_read_only_root_and_answers_until_sigterm(server):
