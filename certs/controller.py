@@ -175,11 +175,10 @@ class CertificateController:
 
     def run(self, stop: threading.Event) -> None:
         """Run passes until stopped."""
-        is_stopped = False
-        while not is_stopped:
+        seconds = self.run_pass()
+        self.first_pass.set()
+        while not stop.wait(seconds):
             seconds = self.run_pass()
-            self.first_pass.set()
-            is_stopped = stop.wait(seconds)
 
     def run_pass(self) -> float:
         """Run a pass and return the seconds until the next one. Raises nothing: errors are logged and counted."""

@@ -21,13 +21,13 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from certs.authority import BACKDATED, LIFETIME, Certificate, issue, read, signed_by
+from certs.authority import BACKDATED, LIFETIME, Certificate, Issued, issue, read, signed_by
 from certs.secret import Bundle, Retiring
 
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
 READ_BY_ALL = timedelta(seconds=60)  # until every replica has read the Secret, also after some failed passes
-# Replicas whose clocks differ by months replace the pair in turn, and so do those of different versions. Without a
-# limit, the Secret (1 MiB at most) would fill up, and could never be written again.
+# Replicas with clocks months apart replace the pair in turn, and so do replicas of different versions. Without a limit,
+# the Secret (1 MiB at most) would fill up, and could never be written again.
 MAX_RETIRING = 8
 # No certificate lives longer, by any clock that they tolerate.
 LONGEST_RETIREMENT = LIFETIME + BACKDATED
@@ -146,7 +146,7 @@ def apply_step(step: Step, bundle: Bundle, now: datetime, names: Sequence[str] =
     if _why_unusable(bundle, now, names):
         return new_bundle(names, now, _all_retired(bundle))
     if step is Step.RENEW and bundle.next:
-        return Bundle(bundle.next, retiring=_unexpired(_all_retired(bundle), now)[-MAX_RETIRING:])
+        return _served_next(bundle.next, _all_retired(bundle), now)
     return replace(bundle, next=issue(names, now), published=None)
 
 
@@ -159,7 +159,12 @@ def drop_old(bundle: Bundle, now: datetime) -> Bundle:
 
 def new_bundle(names: Sequence[str], now: datetime, retiring: Iterable[Retiring] = ()) -> Bundle:
     """Issue a pair; of the retiring ones, trust the last few. Raises BadCertificate if there is no name."""
-    return Bundle(issue(names, now), retiring=_unexpired(retiring, now)[-MAX_RETIRING:])
+    return _served_next(issue(names, now), retiring, now)
+
+
+def _served_next(pair: Issued, retiring: Iterable[Retiring], now: datetime) -> Bundle:
+    """Return a bundle that serves a pair, and trusts the last few of the retiring certificates."""
+    return Bundle(pair, retiring=_unexpired(retiring, now)[-MAX_RETIRING:])
 
 
 def _all_retired(bundle: Bundle) -> tuple[Retiring, ...]:

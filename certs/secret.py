@@ -66,9 +66,8 @@ class Bundle(Struct, frozen=True):
     # The time since which every webhook of the configuration trusts `next`; None while one does not.
     published: datetime | None = None
     retiring: tuple[Retiring, ...] = ()
-    ca: Issued | None = (
-        None  # the CA that signed `serving`, in a Secret of an earlier version; None if it signed itself
-    )
+    # The CA that signed `serving`, in a Secret of an earlier version; None if `serving` signed itself.
+    ca: Issued | None = None
 
     @property
     def anchor(self) -> Issued:

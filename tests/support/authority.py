@@ -1,4 +1,4 @@
-"""A CA and its serving certificates: those of cert-manager, of an operator, and of release 0.1."""
+"""Issue a CA and its serving certificates, as cert-manager, an operator and release 0.1 do."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -58,7 +58,7 @@ def describe_gain(gained: int) -> str:
 
 
 def _as_if_apart(vm: Vm, state: State) -> Vm:
-    """Return a VM on a node other than that of its share-manager, if it may be on one."""
+    """Return a VM on a node without its share-manager, if the VM may run on one."""
     server = state.servers.get(vm.status.volume)
     node = next((node for node in vm.nodes if server and node not in server.nodes[:1]), "")
     return placed(vm, (node,), vm.pod, state.step) if node and vm.nodes != (node,) else vm

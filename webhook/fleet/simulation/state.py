@@ -167,7 +167,7 @@ class State(Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, statuses: Iterable[Status], site: Site) -> "State":
-        """Return the state before the first step, with those of these VMs that run, and with their share-managers."""
+        """Return the state before the first step: the VMs that run, and their share-managers."""
         running = ((each, each.machine.pod, each.node) for each in statuses)
         vms = {each.machine.key: Vm(each, pod, (node,)) for each, pod, node in running if pod and node}
         claims = (each for vm in vms.values() for each in vm.status.claims)
