@@ -42,6 +42,12 @@ def without_vm(objects: list[Object]) -> list[Object]:
     return [vmi, created]
 
 
+def replacing_volumes(objects: list[Object]) -> list[Object]:
+    """Let KubeVirt replace the volumes of the VM, which a restart would break."""
+    objects[0]["status"] = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
+    return objects
+
+
 def with_unknown_vm(objects: list[Object]) -> list[Object]:
     """Return a VMI whose VM is unknown, and its pod, from the objects of a VM."""
     _, vmi, created = objects
@@ -107,6 +113,9 @@ ORDERS: list[tuple[str, list[Object], dict[str, Any], list[str], str, str]] = [
      ["virtctl restart vm1 -n default"], "Restarts, then I/O may pause", "Together"),
     ("that is restarted and not opted in",
      [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", opt_in=False, **NOT_MIGRATABLE)], {}, [],
+     "I/O may pause, then restarts", "MayBeApart"),
+    ("whose volumes KubeVirt replaces",
+     [*NODES, *SERVED, *replacing_volumes(on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE))], {}, [],
      "I/O may pause, then restarts", "MayBeApart"),
     ("that would be restarted twice", [*NODES, *SERVED, *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE)],
      {"longhorn": DELETES}, [], "I/O may pause, then restarts", "MayBeApart"),
