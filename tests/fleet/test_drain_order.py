@@ -267,6 +267,14 @@ def test_few_targets_leave_open_where_a_share_manager_starts() -> None:
     assert what_happens(found) == ("I/O pauses", "MayBeApart")
 
 
+@pytest.mark.parametrize("most", [1, None])
+def test_few_targets_contain_the_node_that_a_vm_is_pinned_to(most: int | None) -> None:
+    vms = on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE)
+    found = drain(*NODES, *storage(node="node-c"), *vms, most=most)
+    assert what_happens(found) == ("Restarts", "Together")
+    assert "node-c" in found.vms[0].targets
+
+
 @pytest.mark.parametrize(
     ("objects", "steps", "expected"),
     [

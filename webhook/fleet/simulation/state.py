@@ -119,6 +119,10 @@ class Vm(Struct, frozen=True):
         """Yield the volumes of its claims that a share-manager serves before the first step."""
         return (each.volume for each in self.status.claims if each.node and not each.reason and each.volume)
 
+    def unless_taken(self, *, sure: bool) -> "Vm":
+        """Return it as started, for sure or unless other VMs take its nodes: it then has ended, and waits."""
+        return replace(self, sure=sure, may_stop=not sure)
+
     def mounts(self, volume: str) -> bool:
         """Return whether its own pod mounts a volume. A hotplugged one is mounted by another pod."""
         return any(each.volume == volume and each.claim in self.pod.claims for each in self.status.claims)

@@ -199,7 +199,7 @@ def _after_the_race(before: State, state: State, key: Key) -> State:
     if places.sure or not vm.sure:
         return state
     if not moves:
-        return state.with_vm(replace(vm, sure=False, may_stop=True))
+        return state.with_vm(vm.unless_taken(sure=False))
     state = replace(state, refused={**state.refused, key: NO_NODE})
     return state.with_vm(_migrated(old, replace(places, sure=False), state, vm.why))
 
@@ -257,22 +257,25 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
         decision = decide_start(machine, vm.status.opted_in_by, others.catalog, settings)
         server = state.servers.get(vm.status.volume)
         if decision.outcome is Outcome.PINNED and decision.node and (server is None or server.certain):
-            nodes = _pinned(decision.node, server, nodes)
-        elif server and not server.certain and settings.steering and server.nodes and set(server.nodes) <= set(nodes):
+            serving = _serving(decision.node, server)
+            nodes = serving if _all_run(vm, serving, others) else nodes
+        elif server and not server.certain and settings.steering and _all_run(vm, server.nodes, others):
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
+            nodes = tuple(dict.fromkeys((*nodes, *server.nodes)))
             server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
             state = state.with_server(vm.status.volume, server)
-    found = placed(vm, nodes, places.pod, state.step, vm.why)
-    return state.with_vm(replace(found, sure=places.sure, may_stop=not places.sure))
+    return state.with_vm(placed(vm, nodes, places.pod, state.step, vm.why).unless_taken(sure=places.sure))
 
 
-def _pinned(node: str, server: Server | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the nodes that a VM may be pinned to: wherever its share-manager is, which the catalog shows on `node`.
+def _serving(node: str, server: Server | None) -> tuple[str, ...]:
+    """Return the nodes that a VM may be pinned to: wherever its share-manager is, which the catalog shows on `node`."""
+    return server.nodes if server and node in server.nodes else (node,)
 
-    `nodes` can run the VM. It runs on any of them if its share-manager may be on another node.
-    """
-    serving = server.nodes if server and node in server.nodes else (node,)
-    return serving if set(serving) <= set(nodes) else nodes
+
+def _all_run(vm: Vm, nodes: tuple[str, ...], state: State) -> bool:
+    """Return whether each of these nodes, and at least one, can run the next pod of a VM."""
+    among = find_places(partial(Candidate, vm.machine.next_pod), state.catalog, None, None, nodes)
+    return bool(nodes) and len(among.nodes) == len(nodes)
 
 
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
@@ -330,7 +333,7 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
     if restarted.phase is not Phase.RUNS:
         return state
     nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
-    state = state.with_vm(replace(vm, may_stop=not restarted.sure, sure=restarted.sure, nodes=nodes))
+    state = state.with_vm(replace(vm, nodes=nodes).unless_taken(sure=restarted.sure))
     volume = vm.status.volume
     server = state.servers.get(vm.status.volume)
     if server is None or nodes == vm.nodes:
