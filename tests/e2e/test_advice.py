@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.advised import OPT_IN, Situation
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import Longhorn
+from tests.support.longhorn import PRIORITY_CLASS, Longhorn
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.webhook_process import Webhook
 
@@ -149,9 +149,7 @@ def storage_on_a_full_node(it: Situation) -> None:
     it.disk("vm", it.a, user=it.b)
     it.vm("vm", "vm", run="Halted")
     it.scenario.fill(it.a, memory="64Gi")
-    pods = it.plane.request("GET", it.scenario.pods)["items"]
-    (filler,) = [name for pod in pods if (name := pod["metadata"]["name"]).startswith("filler-")]
-    it.follow("vm", "Free resources on the node", f"kubectl delete pod {filler} -n {it.namespace}", it.start("vm"))
+    it.follow("vm", "Free resources on the node", f"kubectl delete pod {it.filler} -n {it.namespace}", it.start("vm"))
     it.ends("vm")
 
 
@@ -295,6 +293,36 @@ def a_share_manager_without_a_node(it: Situation) -> None:
     (describe,) = it.commands_of(said)
     assert "were unschedulable" in it.run(describe).stdout
     it.run(f"kubectl uncordon {it.a}")
+    it.ends("vm")
+
+
+@situation
+def a_share_manager_whose_only_node_is_full(it: Situation) -> None:
+    volume = it.disk("vm", it.a, only=it.a)
+    it.vm("vm", "vm", host=it.b)
+    it.wait(lambda: it.explained("vm")["vm"]["state"] == "Apart", "a VM apart from its storage")
+    it.scenario.fill(it.a, PRIORITY_CLASS)  # a share-manager preempts pods of a lower priority
+    it.run(f"""kubectl patch node {it.a} --subresource status -p '{{"status": {{"allocatable": {{"pods": "1"}}}}}}'""")
+    it.run(f"kubectl delete pod share-manager-{volume} -n {it.longhorn.namespace} --grace-period=0 --force")
+    (describe,) = it.commands_of(it.is_advised("vm", "Let a node run it: "))
+    assert "Too many pods" in it.run(describe).stdout
+    it.run(f"kubectl delete pod {it.filler} -n {it.namespace}")
+    it.ends("vm", "Let a node run it", state="Apart")
+
+
+@situation
+def a_share_manager_whose_limits_match_no_node(it: Situation) -> None:
+    volume = it.disk("vm", it.a, only=it.a)
+    it.vm("vm", "vm", host=it.a)
+    it.wait(lambda: it.explained("vm")["vm"]["state"] == "Together", "a VM beside its storage")
+    it.scenario.limit("vm", HOSTNAME, "no-such-node")
+    lost = f"kubectl delete pod share-manager-{volume} -n {it.longhorn.namespace} --grace-period=0 --force"
+    it.run(lost)
+    (describe,) = it.commands_of(it.is_advised("vm", "Let a node run it: "))
+    assert "didn't match" in it.run(describe).stdout
+    # StorageClasses can't be changed, and Longhorn reads one only when it creates the pod.
+    it.scenario.limit("vm", HOSTNAME, it.a)
+    it.run(lost)
     it.ends("vm")
 
 

@@ -131,6 +131,13 @@ class Situation:
         found: list[Object] = self.plane.request("GET", path)["items"]
         return [pod for pod in found if pod["status"].get("phase") not in ("Succeeded", "Failed")]
 
+    @property
+    def filler(self) -> str:
+        """Return the name of the pod that fills a node."""
+        pods = self.plane.request("GET", self.scenario.pods)["items"]
+        (name,) = [name for pod in pods if (name := pod["metadata"]["name"]).startswith("filler-")]
+        return str(name)
+
     def wait_runs(self, name: str) -> None:
         """Wait until a VMI runs."""
         path = vm_path(self.scenario).removesuffix("s") + f"instances/{name}"

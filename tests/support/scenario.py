@@ -163,9 +163,13 @@ class Scenario:
 
     def allow_all_nodes(self, claim: str) -> None:
         """Allow the share-manager of a claim that was created with `node` on all nodes of this test from now on."""
+        self.limit(claim, POOL, self.namespace)
+
+    def limit(self, claim: str, label: str, value: str) -> None:
+        """Allow the next share-manager of a claim that was created with `node` on the nodes with this label only."""
         name = f"{self.namespace}-{claim}"
         self.plane.request("DELETE", f"{STORAGE}/storageclasses/{name}")
-        self.add_storage_class(name, POOL, self.namespace)
+        self.add_storage_class(name, label, value)
 
     def wait_bound(self, *claims: str) -> None:
         def bound() -> set[str]:
@@ -280,11 +284,11 @@ class Scenario:
         }
         return self.create({"metadata": {"generateName": "user-"} | metadata, "spec": spec})
 
-    def fill(self, node: str, **requests: str) -> None:
+    def fill(self, node: str, priority_class: str | None = None, **requests: str) -> None:
         """Create a pod with these resource requests on a node."""
         resources = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in requests.items()}
         container = {"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}}
-        spec = {"containers": [container], "nodeName": node}
+        spec = {"containers": [container], "nodeName": node, "priorityClassName": priority_class}
         self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def decision(self, *claims: str, opt_in: str | None = "true") -> str:
