@@ -20,9 +20,9 @@ from tests.fleet.test_drain import (
     owned,
     site,
 )
-from tests.support.builders import Object, node, pod, share_manager_pod, storage
+from tests.support.builders import Object, hotplug_pod, node, pod, share_manager_pod, storage
 from webhook.fleet.drain import Drain, commands, order_drain
-from webhook.fleet.simulation.events import words_of
+from webhook.fleet.simulation.events import Effect, words_of
 
 CORDON, UNCORDON = "kubectl cordon node-a", "kubectl uncordon node-a"
 ONCE = """--type merge -p '{"spec":{"runStrategy":"Once"}}'"""
@@ -335,3 +335,22 @@ def test_a_vm_that_the_order_stops_uses_up_the_budget_of_another_one() -> None:
     served = on("node-c", "disk1", name="vm2", run="RerunOnFailure", pod=db, **NOT_MIGRATABLE)
     found = ordered(*NODES, *LIMITED, *drained, *served, budget(allowed=1, app="db"))
     assert lines(found)[1:3] == ["virtctl stop vm2 -n default", "virtctl restart vm1 -n default"]
+
+
+def test_the_share_manager_of_a_second_disk_may_move_while_its_vm_is_started_again() -> None:
+    vms = on("node-a", "disk1")
+    plugged = [*storage("disk2", "node-b"), hotplug_pod(vms[2], claims=["disk2"])]
+    settings = {"longhorn": DELETES, "nodes": ("node-a", "node-b"), "rolling": True}
+    found = ordered(*NODES, *SERVED, *vms, *plugged, **settings)
+    pauses = [event.may for event in found.vms[0].events if event.effect is Effect.IO_PAUSES]
+    assert pauses == [False, True, True]
+
+
+def test_the_share_manager_of_vms_that_are_evicted_at_once_may_follow_one_of_them() -> None:
+    vms = [
+        *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE),
+        *on("node-a", "disk1", name="vm2", strategy="None", **NOT_MIGRATABLE),
+    ]
+    found = drain(*NODES, *storage(node="node-b"), *vms)
+    assert [each.place for each in found.vms] == ["MayBeApart"] * 2
+    assert {each.targets for each in found.vms} == {("node-b", "node-c")}

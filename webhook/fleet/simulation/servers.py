@@ -63,6 +63,14 @@ def _placed_server(volume: str, server: Server, state: State) -> Server:
     return replace(anywhere, nodes=voter.nodes, follows=voter.key, certain=_is_settled(voter, server, state))
 
 
+def may_have_moved(volume: str, state: State) -> State:
+    """Return the state in which a share-manager that runs may have stopped, and have started again on any node."""
+    server = state.servers[volume]
+    anywhere = find_places(partial(Candidate, _server_pod(volume, state)), state.catalog, None, state.most).nodes
+    nodes = tuple(dict.fromkeys((*server.nodes, *anywhere)))
+    return state.with_server(volume, replace(server, nodes=nodes, follows=None, certain=False))
+
+
 def is_servable(volume: str, state: State) -> bool:
     """Return whether a node can run the next share-manager of a volume now."""
     created = _server_pod(volume, state)

@@ -18,7 +18,7 @@ from webhook.fleet.relocation.rules import target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.recolocation import recolocate
-from webhook.fleet.simulation.servers import is_enforced, place_servers, stop_unused, was_replaced
+from webhook.fleet.simulation.servers import is_enforced, may_have_moved, place_servers, stop_unused, was_replaced
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, placed
 from webhook.fleet.states import decide_start
 from webhook.placement.catalog import Catalog
@@ -139,6 +139,7 @@ def _drain(state: State, step: Step) -> State:
     before = state
     budgets = Budgets(state)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
+    state = _without_users(state, evicted)
     for vm in evicted:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
@@ -154,6 +155,20 @@ def _drain(state: State, step: Step) -> State:
             stays = tuple(node for node in server.nodes if node not in step.nodes)
             lost = replace(server, nodes=(), follows=None, lost_at=state.step, moved=True, stays=stays)
             state = state.with_server(volume, lost)
+    return state
+
+
+def _without_users(state: State, evicted: list[Vm]) -> State:
+    """Return the state in which the share-managers that only evicted VMs share may have moved.
+
+    The pods of all these VMs may be gone at the same time.
+    """
+    ending = {vm.key for vm in evicted if answer(vm, state, Budgets(state))[0] is Answer.DELETE}
+    for volume in dict.fromkeys(volume for vm in evicted for volume in vm.volumes):
+        users = {vm.key for vm in state.users(volume)}
+        unused = len(users) > 1 and users <= ending and not any(state.other_users(volume))
+        if unused and state.servers[volume].nodes:
+            state = may_have_moved(volume, state)
     return state
 
 
@@ -235,8 +250,11 @@ def _ended(state: State, vm: Vm, why: str, phase: Phase = Phase.WAITS) -> State:
     )
     for volume in vm.volumes:
         server = state.servers[volume]
-        if server.nodes and not state.is_shared(volume, vm):
-            state = state.with_server(volume, replace(server, certain=False))
+        if not server.nodes or state.is_shared(volume, vm):
+            continue
+        # Where the share-manager of the disk that decides starts, follows from the next pod.
+        decides = volume == vm.status.volume
+        state = state.with_server(volume, replace(server, certain=False)) if decides else may_have_moved(volume, state)
     return state
 
 
@@ -252,19 +270,26 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     places = _places_of_next_pod(vm, others, others.crowded_catalog(key))
     if not places.nodes or places.pod is None:
         return state.with_vm(replace(vm, why=places.problem))
-    nodes, machine, settings = places.nodes, vm.machine, state.site.around.settings
+    nodes = places.nodes
     if vm.status.opted_in and is_enforced(vm):
-        decision = decide_start(machine, vm.status.opted_in_by, others.catalog, settings)
+        decision = decide_start(vm.machine, vm.status.opted_in_by, others.catalog, state.site.around.settings)
         server = state.servers.get(vm.status.volume)
         if decision.outcome is Outcome.PINNED and decision.node and (server is None or server.certain):
             serving = _serving(decision.node, server)
             nodes = serving if _all_run(vm, serving, others) else nodes
-        elif server and not server.certain and settings.steering and _all_run(vm, server.nodes, others):
+        elif server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
             nodes = tuple(dict.fromkeys((*nodes, *server.nodes)))
             server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
             state = state.with_server(vm.status.volume, server)
     return state.with_vm(placed(vm, nodes, places.pod, state.step, vm.why).unless_taken(sure=places.sure))
+
+
+def _may_follow(vm: Vm, server: Server, state: State) -> bool:
+    """Return whether the share-manager of a VM that starts may have stopped, and then follows it."""
+    volume = vm.status.volume
+    alone = not state.is_shared(volume, vm) or state.may_be_unused(volume, vm)
+    return alone and not server.certain and state.site.around.settings.steering
 
 
 def _serving(node: str, server: Server | None) -> tuple[str, ...]:
@@ -329,17 +354,21 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
 
     It may wait for a node that another VM takes first.
     """
-    restarted = _next_pod(_ended(state, vm, ""), vm.key).vms[vm.key]
-    if restarted.phase is not Phase.RUNS:
+    restarted = _next_pod(_ended(state, vm, ""), vm.key)
+    again = restarted.vms[vm.key]
+    if again.phase is not Phase.RUNS:
         return state
-    nodes = tuple(dict.fromkeys((*vm.nodes, *restarted.nodes)))
-    state = state.with_vm(replace(vm, nodes=nodes).unless_taken(sure=restarted.sure))
-    volume = vm.status.volume
-    server = state.servers.get(vm.status.volume)
-    if server is None or nodes == vm.nodes:
-        return state
-    stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
-    return state.with_server(volume, replace(server, nodes=nodes) if stays else replace(server, certain=False))
+    nodes = tuple(dict.fromkeys((*vm.nodes, *again.nodes)))
+    state = state.with_vm(replace(vm, nodes=nodes).unless_taken(sure=again.sure))
+    for volume in vm.volumes:
+        server = state.servers[volume]
+        if volume != vm.status.volume:
+            server = restarted.servers[volume]
+        elif nodes != vm.nodes:
+            stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
+            server = replace(server, nodes=nodes) if stays else replace(server, certain=False)
+        state = state.with_server(volume, server)
+    return state
 
 
 _APPLY: dict[Action, Callable[[State, Step], State]] = {
