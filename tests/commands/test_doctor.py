@@ -296,7 +296,7 @@ BEFORE_CASES: dict[str, Case] = {
     "old KubeVirt": ("kubevirt", "ok", "recolocate cannot migrate", put(kubevirt("v1.5.2"))),
     "the first KubeVirt with target nodes": ("kubevirt", "ok", "KubeVirt v1.6.0\n", put(kubevirt("v1.6.0"))),
     "no Longhorn": ("longhorn", "failure", "not installed in namespace longhorn-system", remove(longhorn(""))),
-    "new Longhorn": ("longhorn", "ok", "deletes a VM's pod", put(longhorn("v1.12.0-rc1"))),
+    "new Longhorn": ("longhorn", "ok", "may delete a VM's pod", put(longhorn("v1.12.0-rc1"))),
     "new Longhorn, with a setting that keeps the pods": (
         "longhorn", "ok", "Longhorn v1.12.0\n",
         put(longhorn("v1.12.0"), named("Setting", DELETES_PODS, "longhorn-system", value="false")),

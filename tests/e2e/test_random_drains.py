@@ -52,8 +52,8 @@ def cluster(
         stack.callback(plane.request, "DELETE", f"{longhorn.settings}/current-longhorn-version")
         stack.callback(setattr, longhorn, "deletes_consumers", longhorn.deletes_consumers)
         longhorn.deletes_consumers = version == "v1.12.0"
-        stack.callback(setattr, longhorn, "remount_delay", longhorn.remount_delay)
-        longhorn.remount_delay = REMOUNT_DELAY
+        stack.callback(setattr, longhorn.remounts, "delay", longhorn.remounts.delay)
+        longhorn.remounts.delay = REMOUNT_DELAY
         crds.install(plane, crds.crd("KubeVirt"), migration_crd())
         plane.create_namespace(f"kubevirt-{version[-3]}")
         kind = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}}

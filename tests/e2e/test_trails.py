@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.controlplane.programs import DISREGARD_STATUS
 from tests.support.longhorn import DRIVER, STORAGE, VOLUMES, Longhorn
 from tests.support.object_history import Event, History
 from tests.support.paths import TRAILS as FOLDER
+from tests.support.remounts import Remounts, is_affected, is_due
 from tests.support.scenario import HOSTNAME, Scenario
 
 TRAILS = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
@@ -64,6 +66,7 @@ class Player:
         longhorn.pod_annotations = {DISREGARD_STATUS: "true"}
         longhorn.deletes_consumers = trail.get("deletes_consumers", False)
         longhorn.fast_failover = trail.get("fast_failover", False)
+        longhorn.remounts.races[f"trail-{name}"] = lambda: trail.get("error_lasts", False)
         self._claim, self._volume, self._class = name, f"trail-{name}", f"trail-{name}"
         self._server = f"{longhorn.pods}/share-manager-{self._volume}"
         self._allow(trail.get("servers", ["node-a"]), trail.get("storage_class", {}))
@@ -143,7 +146,13 @@ class Player:
     def _stop_the_consumer(self) -> None:
         self._plane.delete_pods(self._scenario.pods)
 
+    def _start_the_pod(self) -> None:
+        if "startTime" not in self._plane.request("GET", self._server)["status"]:
+            started = {"startTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+            self._plane.request("PATCH", f"{self._server}/status", {"status": started})
+
     def _run_the_pod(self, ready: bool = True) -> None:
+        self._start_the_pod()
         container = {"name": "share-manager", "image": "i", "imageID": "", "restartCount": 0, "ready": ready}
         status = {"phase": "Running", "containerStatuses": [container]}
         self._plane.request("PATCH", f"{self._server}/status", {"status": status})
@@ -280,3 +289,74 @@ def test_observations_in_another_order_and_missing_or_more_ones_do_not_match_the
     assert mismatch(trail, seen[::-1])
     assert mismatch(trail, seen[:-1]) or trail[-1][-1].startswith("?")
     assert mismatch(trail, [*seen, "pod created"])
+
+
+# --- the race for the pods of a replaced share-manager, in seconds after the remount was asked for ---
+
+REQUESTED_AT = datetime(2026, 1, 28, 12, tzinfo=UTC)
+
+
+def started_pod(second: int | None, **fields: Any) -> Object:
+    started_at = {} if second is None else {"startTime": f"{REQUESTED_AT + timedelta(seconds=second):%FT%TZ}"}
+    owner = {"kind": "VirtualMachineInstance", "controller": True}
+    pod = {"metadata": {"ownerReferences": [owner]}, "spec": {"nodeName": "node-a"}}
+    return pod | {"status": {"phase": "Running"} | started_at} | fields
+
+
+# The start of the new share-manager, that of a pod that mounts its share, the current time, and whether it is deleted.
+# Longhorn has the first rows in controller/kubernetes_pod_controller_test.go.
+RACES = [
+    ("no start of the server", None, -30, 90, False),
+    ("a server that runs on", -60, -30, 90, False),
+    ("a server that started 5 s later", 5, -30, 90, True),
+    ("a request 5 s after the start of the server", -5, -30, 90, False),
+    ("a server that started in the same second", 0, -30, 90, False),
+    ("a server that started in the next second", 1, -30, 90, True),
+    ("a pod that started in the same second", 5, 0, 90, False),
+    ("a pod that started in the second before", 5, -1, 90, True),
+    ("a pod that has not started", 5, None, 90, False),
+    ("5 s after the request", 1, -30, 5, False),
+    ("6 s after the request", 1, -30, 6, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("server", "pod", "now", "deleted"), [case for _, *case in RACES], ids=[row[0] for row in RACES]
+)
+def test_a_pod_is_deleted_only_if_a_new_server_started_in_a_later_second_than_the_request(
+    server: int | None, pod: int | None, now: int, deleted: bool
+) -> None:
+    at = REQUESTED_AT + timedelta(seconds=now)
+    assert (is_due(started_pod(server), REQUESTED_AT, at) and is_affected(started_pod(pod), REQUESTED_AT)) is deleted
+
+
+def test_a_pod_without_a_controller_and_one_that_ends_are_spared() -> None:
+    assert not is_affected(started_pod(-30, metadata={}), REQUESTED_AT)
+    ending = {**started_pod(-30)["metadata"], "deletionTimestamp": "2026-01-28T12:00:01Z"}
+    assert not is_affected(started_pod(-30, metadata=ending), REQUESTED_AT)
+
+
+def test_a_server_that_does_not_serve_yet_deletes_no_pod() -> None:
+    pod = started_pod(5)
+    pod["status"]["containerStatuses"] = [{"ready": False}]
+    assert not is_due(pod, REQUESTED_AT, REQUESTED_AT + timedelta(seconds=90))
+
+
+def test_a_pod_on_a_node_that_is_down_is_deleted_once_the_node_is_back() -> None:
+    remounts, pod, server = Remounts(), started_pod(-30), started_pod(60)
+    remounts.delay = -60
+    remounts.request("v", again=False)
+    server["status"]["startTime"] = "2100-01-01T00:00:00Z"
+    assert remounts.take("v", server, lambda: [pod], []) == []
+    assert remounts.is_pending("v", server)
+    assert remounts.take("v", server, lambda: [pod], ["node-a"]) == [pod]
+    assert not remounts.is_pending("v", server)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_race_decides_at_each_loss_whether_the_error_outlasts_the_start(lasts: bool) -> None:
+    remounts, outcomes = Remounts(), iter([lasts, not lasts])
+    remounts.races["v"] = lambda: next(outcomes)
+    for again, expected in (False, lasts), (True, lasts), (False, not lasts):
+        remounts.request("v", again=again)
+        assert remounts.lasts("v") is expected

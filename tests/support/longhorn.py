@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 
 from tests.support import crds
 from tests.support.controlplane.api import ApiError, Object, Requests
@@ -20,6 +19,7 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.paths import REVIEWS
 from tests.support.reconcile_loop import ReconcileLoop
+from tests.support.remounts import Remounts, is_serving, was_handled
 
 DRIVER = "driver.longhorn.io"
 GROUP = "/apis/longhorn.io/v1beta2"
@@ -28,7 +28,6 @@ VOLUMES = "/api/v1/persistentvolumes"
 RECORDED = REVIEWS / "share-manager.json"
 PRIORITY_CLASS = "longhorn-critical"  # the default of Longhorn's chart
 BACK_OFF, MAX_BACK_OFF = 1.0, 120.0  # seconds; controller/utils.go:30
-REMOUNT_DELAY = 5.0  # seconds; controller/kubernetes_pod_controller.go:38
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
@@ -36,16 +35,16 @@ ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 class Longhorn:
     """A fake Longhorn in one namespace. `install` creates its objects; `start` runs its thread until `stop`.
 
-    `deletes_consumers` is what 1.12 and newer do by default after they replaced a share-manager. Some tests, and the
-    playground, need VMs that stay apart from their storage, as with 1.7.2 to 1.11. With `fast_failover`, a new
-    share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get `pod_annotations`, and the
-    first one of a volume the node in `first_nodes`, if there is one.
+    `deletes_consumers` is what 1.12 and newer do by default after they replaced a share-manager, and `remounts` decides
+    whose pods. Some tests, and the playground, need VMs that stay apart from their storage, as with 1.7.2 to 1.11. With
+    `fast_failover`, a new share-manager avoids the lost node; Longhorn's default is off. New share-manager pods get
+    `pod_annotations`, and the first one of a volume the node in `first_nodes`, if there is one.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system", deletes_consumers: bool = True) -> None:
         self.namespace = namespace
         self.deletes_consumers, self.fast_failover = deletes_consumers, False
-        self.remount_delay = REMOUNT_DELAY
+        self.remounts = Remounts()
         self.pod_annotations: Object = {}
         self.first_nodes: dict[str, str] = {}  # by volume: its first share-manager pod is bound there
         self._plane = plane
@@ -55,9 +54,8 @@ class Longhorn:
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}  # PVs by their name
         self._removed: set[str] = set()  # volumes
-        self._lost_nodes: dict[str, str] = {}  # by volume, as the next three
+        self._lost_nodes: dict[str, str] = {}  # by volume, as the next one
         self._back_offs: dict[str, tuple[float, float]] = {}  # when the last pod was created, and the back-off since
-        self._remounts: dict[str, datetime] = {}  # the volume's `remountRequestedAt`
         self._ready: set[str] = set()
         self._schedulable: set[str] = set()
         self.loop = ReconcileLoop(self._plane, f"longhorn-{namespace}", self._reconcile)
@@ -159,10 +157,6 @@ class Longhorn:
     def pod(self, volume: str) -> Object | None:
         return self._plane.find(f"{self.pods}/share-manager-{volume}")
 
-    def asks_for_remount(self, volume: str) -> bool:
-        """Return whether Longhorn may still delete the pods that used a replaced share-manager."""
-        return volume in self._remounts
-
     def wait_running(self, volume: str, other_than: str = "") -> str:
         """Wait until the share-manager runs on a node other than `other_than`, and return its node.
 
@@ -233,13 +227,13 @@ class Longhorn:
         if (next_owner := self._next_owner(owner, _node(pod))) != owner:
             self._set_status(volume, {"ownerID": next_owner})
         state = self._next_state(before, pod, bool(attachments), next_owner)
-        if state == "starting" and pod is None:
+        if before == "error" and state in ("starting", "running"):
+            if not self._is_replaced(manager, pod, pv):
+                return
+            state = "starting"
+        elif state == "starting" and pod is None:
             self._create_pod(manager, pv)
-        if state != before:
-            endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
-            self._set_status(volume, {"state": state, "endpoint": endpoint})
-        if state == "error":  # controller/volume_controller.go:7068
-            self._remounts[volume] = datetime.now(UTC).replace(microsecond=0)
+        self._store(volume, before, state)
         if state == "running":
             for attachment in attachments:
                 self._attach(attachment)
@@ -248,6 +242,24 @@ class Longhorn:
         elif state != "starting" and volume in self._removed:
             self._delete(f"{self.managers}/{volume}")
             self._removed.discard(volume)
+
+    def _store(self, volume: str, before: str, state: str) -> None:
+        if state != before:
+            endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
+            self._set_status(volume, {"state": state, "endpoint": endpoint})
+        if state == "error":
+            self.remounts.request(volume, again=before == "error")
+
+    def _is_replaced(self, manager: Object, pod: Object | None, pv: Object) -> bool:
+        """Create the pod that replaces a lost one, and return whether `error` has ended then."""
+        volume = manager["metadata"]["name"]
+        if lasts := self.remounts.lasts(volume):
+            self.remounts.request(volume, again=True)
+        elif pod is None and self.deletes_consumers and not self.remounts.is_past(volume):
+            return False
+        if pod is None:
+            self._create_pod(manager, pv)
+        return not lasts or was_handled(pod)
 
     def _next_owner(self, owner: str, node: str) -> str:
         """Return the owner of a ShareManager whose pod is on this node: `isResponsibleFor`.
@@ -274,7 +286,7 @@ class Longhorn:
         phase, node = pod["status"].get("phase"), _node(pod)
         if _is_terminating(pod) or (node and node not in self._ready):
             return "error"
-        if phase == "Running" and not _is_serving(pod):
+        if phase == "Running" and not is_serving(pod):
             return state
         # Lines 975 to 998: a pod that Failed or Succeeded, or is Pending although the state was `running`.
         return {"Running": "running", "Pending": state if state == "starting" else "error"}.get(phase, "error")
@@ -307,36 +319,22 @@ class Longhorn:
             self._delete(path)
 
     def _delete_consumers(self, volume: str, server: Object | None) -> None:
-        """Delete the pods that still mount the share of a replaced share-manager.
-
-        They have a controller, and started before the loss (`handlePodDeletionIfVolumeRequestRemount`). A node that is
-        down has no manager that deletes them: controller/kubernetes_pod_controller.go:620.
-        """
-        requested_at = self._remounts.get(volume)
-        if requested_at is None or server is None or server["status"].get("phase") != "Running":
-            return
-        if datetime.now(UTC) <= requested_at + timedelta(seconds=self.remount_delay):
-            return
-        if self.deletes_consumers:
-            for pod in self._consumers(volume):
-                started_at = pod["status"].get("startTime")
-                if started_at and datetime.fromisoformat(started_at) < requested_at and _node(pod) in self._ready:
-                    metadata = pod["metadata"]
-                    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-                    self._delete(f"{path}?gracePeriodSeconds=30")
-        del self._remounts[volume]
+        """Delete the pods that still mount the share of a replaced share-manager."""
+        for pod in self.remounts.take(volume, server, lambda: self._consumers(volume), self._ready):
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            if self.deletes_consumers:
+                self._delete(f"{path}?gracePeriodSeconds=30")
 
     def _consumers(self, volume: str) -> Iterator[Object]:
-        """Yield the pods with a controller that mount a claim of the volume."""
+        """Yield the pods that mount a claim of the volume."""
         for pv in self._volumes.values():
             claim = pv["spec"]["claimRef"]
             if _handle(pv) != volume:
                 continue
             for pod in self._list(f"/api/v1/namespaces/{claim['namespace']}/pods"):
                 volumes = pod["spec"].get("volumes", [])
-                claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in volumes]
-                has_controller = any(each.get("controller") for each in pod["metadata"].get("ownerReferences", []))
-                if has_controller and not _is_terminating(pod) and claim["name"] in claims:
+                if claim["name"] in [each.get("persistentVolumeClaim", {}).get("claimName") for each in volumes]:
                     yield pod
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
@@ -395,11 +393,6 @@ def _is_ready(node: Object) -> bool:
 
 def _is_terminating(item: Object) -> bool:
     return "deletionTimestamp" in item["metadata"]
-
-
-def _is_serving(pod: Object) -> bool:
-    """Return whether the NFS server of a running pod answers: its readiness probe asks for that."""
-    return all(each["ready"] for each in pod["status"].get("containerStatuses", []))
 
 
 def _handle(pv: Object) -> str:

@@ -67,7 +67,7 @@ class OverNfs(Struct, frozen=True):
 
 
 def deletes_pods(setting: Callable[[str], str], owner: str = VMI_OWNER) -> bool:
-    """Return whether Longhorn deletes the pods of such owners after it has replaced the share-manager of their volume.
+    """Return whether Longhorn may delete the pods of such owners after it replaced the share-manager of their volume.
 
     `setting` returns a setting of Longhorn, empty if it is unknown. An unknown version counts as one that deletes.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ class Fleet:
     """A fleet on the control plane. `with Fleet(...) as fleet` builds it."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.cluster, self.design = cluster, design(seed)
+        self.cluster, self.seed, self.design = cluster, seed, design(seed)
         self.plane, self._view, self._longhorn = cluster.plane, cluster.view, cluster.longhorn
         self._stack = ExitStack()
         self.log = list[str]()
@@ -108,6 +109,8 @@ class Fleet:
     def _add_volume(self, claim: str, storage: int, **options: str) -> str:
         volume = self._scenario.add_volume(claim, **options)
         self._longhorn.first_nodes[volume] = self.nodes[storage]
+        chance = random.Random(f"{self.seed} {claim}")
+        self._longhorn.remounts.races[volume] = lambda: chance.random() < 0.5
         return volume
 
     def _manifest(self, vm: Plan) -> Object:
@@ -211,7 +214,7 @@ class Fleet:
         state = self._view.find(MANAGERS, self._longhorn.namespace, volume).get("status", {}).get("state")
         if _is_refused(pod):
             return ""
-        used, asks = bool(self._users(volume)), bool(pod) and self._longhorn.asks_for_remount(volume)
+        used, asks = bool(self._users(volume)), bool(pod) and self._longhorn.remounts.is_pending(volume, pod)
         done = (state == "running") is bool(pod) is used and state in ("running", "stopped")
         return "" if done and not asks else f"{volume} {state}, used: {used}, remount: {asks}"
 

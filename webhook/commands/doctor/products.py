@@ -95,7 +95,7 @@ def longhorn(inspection: Inspection, _: None) -> Iterator[Result]:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
     elif deletes_pods(partial(longhorn_setting, inspection)):
-        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
+        yield ok(f"Longhorn {name}, which may delete a VM's pod when it replaces the share-manager of a volume")
     else:
         yield ok(f"Longhorn {name}")
 
