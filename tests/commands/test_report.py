@@ -224,6 +224,7 @@ def test_json_and_yaml_have_the_documented_keys_and_apart_shortens_only_the_list
             "otherUsers": [{"kind": "VirtualMachineInstance", "namespace": "default", "name": "apart"}],
             "future": "anywhere",
             "together": True,
+            "stopFirst": False,
             "text": "anywhere; if opted in: pinned to node-a",
         },
         "nextStep": "opt in, then restart",

@@ -58,6 +58,15 @@ def apart_and_not_migratable(it: Situation) -> None:
 
 
 @situation
+def apart_from_storage_on_a_full_node(it: Situation) -> None:
+    it.disk("vm", it.a)
+    it.fixed("vm", "vm", host=it.b)
+    it.scenario.fill(it.a, memory="64Gi")
+    it.follow("vm", "Stop the VM, and start it once its share-manager has stopped: ")
+    it.ends("vm")
+
+
+@situation
 def apart_neither_opted_in_nor_migratable(it: Situation) -> None:
     it.disk("vm", it.a, user=it.b)
     it.fixed("vm", "vm", host=it.b, opt_in=False)

@@ -25,7 +25,7 @@ from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
 from webhook.fleet.relocation.rules import Move, Surroundings
 from webhook.fleet.simulation.plan import Proposal, make_plan, together_after_restart
-from webhook.fleet.simulation.state import Site
+from webhook.fleet.simulation.state import Phase, Site
 from webhook.fleet.simulation.state import State as Simulated
 from webhook.fleet.simulation.steps import Action, Step, apply
 from webhook.fleet.states import State, assess
@@ -199,6 +199,25 @@ def test_a_plan_is_the_difference_of_two_states_in_which_no_vm_loses(fleet: list
         assert comes is isinstance(each.result, Move)
         assert before.is_together(old) is not True or after.is_together(new) is True
         assert after.local_bytes(new) >= before.local_bytes(old)
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fleet=fleets(), shared=st.booleans())
+def test_a_start_is_predicted_as_the_simulated_steps_show_it(fleet: list[Object], shared: bool) -> None:
+    claims = [each["metadata"]["name"] for each in fleet if each["kind"] == "PersistentVolumeClaim" and shared]
+    backups = [pod(f"backup-{claim}", node="node-c", claims=[claim]) for claim in claims]
+    found, chosen = inventory(*fleet, *backups), settings()
+    statuses = [assess(each, found.store, chosen) for each in found.machines(chosen)]
+    before = Simulated.of(statuses, Site(statuses, found.store, Surroundings(chosen)))
+    for key, running in before.vms.items():
+        start = running.status.start
+        restarted = apply(before, Step(Action.RESTART, vms=(key,)))
+        started = apply(apply(before, Step(Action.STOP, vms=(key,))), Step(Action.START, vms=(key,)))
+        assert start
+        event(f"helps: {start.helps}, stopped first: {bool(start.lingering)}")
+        assert (start.helps and not start.lingering) is (restarted.is_together(restarted.vms[key]) is True)
+        if started.vms[key].phase is Phase.RUNS:  # the nodes of some fleets are too small for their VMs
+            assert start.helps is (started.is_together(started.vms[key]) is True)
 
 
 def target_pod(current: Object, hostname: str) -> Object:

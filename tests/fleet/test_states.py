@@ -29,7 +29,7 @@ from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, 
 from webhook.catalog.inventory import facts_of, machines
 from webhook.fleet.states import Machine, State, assess, assess_pod
 from webhook.fleet.volumes import MAX_USERS
-from webhook.fleet.wording import advise, if_started
+from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, OptIn, Settings
 
@@ -295,26 +295,50 @@ def test_a_restart_helps_only_where_the_share_manager_can_follow(
 BIG = {"requests": {"memory": "2Gi"}}
 CORDONED = node("node-b", unschedulable=True)
 SMALL = {"allocatable": {"memory": "1Gi", "pods": "9"}}
+NOWHERE = "No node can run the VM's next pod: node-b does not"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "helps"),
+    ("nodes", "advice"),
     [
-        ([CORDONED, node("node-a", **SMALL)], False),
-        ([CORDONED, node("node-a", unschedulable=True)], False),
-        ([CORDONED, node("node-a")], True),
-        ([node("node-b", taints=[GPU]), node("node-a", **SMALL)], False),
-        ([node("node-b", **SMALL), node("node-a", **SMALL)], True),  # the next pod takes the place of the one that runs
+        ([CORDONED, node("node-a", **SMALL)], NOWHERE),
+        ([CORDONED, node("node-a", unschedulable=True)], NOWHERE),
+        ([CORDONED, node("node-a")], "Restart the VM"),
+        ([node("node-b", taints=[GPU]), node("node-a", **SMALL)], NOWHERE),
+        # The next pod takes the place of the one that runs.
+        ([node("node-b", **SMALL), node("node-a", **SMALL)], "Stop the VM, and start it once"),
     ],
 )
-def test_no_restart_is_advised_after_which_no_node_can_run_the_vm(nodes: list[Object], *, helps: bool) -> None:
+def test_no_restart_is_advised_after_which_no_node_can_run_the_vm(nodes: list[Object], advice: str) -> None:
     found = apart(*COLD, share_manager_pod(node="node-a"), *nodes, vm(), vm_pod(node="node-b", **BIG))
     start = found[0].start
     assert start
-    assert (start.decision.reason, start.helps) == (Reason.COLD_START, helps)
-    assert advise(*found).text.startswith(
-        "Restart the VM" if helps else "No node can run the VM's next pod: node-b does not"
-    )
+    assert (start.decision.reason, start.helps) == (Reason.COLD_START, advice != NOWHERE)
+    assert advise(*found).text.startswith(advice)
+
+
+def test_a_vm_follows_a_share_manager_on_a_full_node_only_if_that_stops_first() -> None:
+    full = [*COLD, share_manager_pod(node="node-a"), node("node-a", **SMALL), node("node-b")]
+    stops = "virtctl stop vm1 -n default"
+    wait = "kubectl wait --for=delete pod/share-manager-vol-disk1 -n longhorn-system --timeout=10m"
+    once = """kubectl patch vm vm1 -n default --type merge -p '{"spec":{"runStrategy":"Once"}}'"""
+    for strategy, expected in (("Always", "virtctl start vm1 -n default"), ("Once", once)):
+        own = vm()
+        own["spec"]["runStrategy"] = strategy
+        found = apart(*full, own, vm_pod(node="node-b", **BIG))
+        start = found[0].start
+        assert start
+        assert (start.helps, start.lingers, if_started(start)) == (
+            True, Reason.NODE_FULL, "follows (if stopped first)",
+        )  # fmt: skip
+        assert [each.line for each in commands(*found)] == [stops, wait, expected]
+        assert next_step(*found) == "stop, then start"
+        assert advise(*found).text.endswith("After a restart, it would still run on node-a (NodeFull).")
+    running = vmi() | {"status": {"phase": "Running"}}
+    alone = apart(*full, running, vm_pod(node="node-b", opt_in="true", **BIG))
+    assert advise(*alone).text.startswith("Delete the VMI, and create it again once its share-manager has stopped: ")
+    assert [each.line for each in commands(*alone)] == ["kubectl delete vmi vm1 -n default", wait]
+    assert next_step(*alone) == "recreate the VMI"
 
 
 def test_a_full_node_that_alone_may_run_the_share_manager_is_no_place_for_both() -> None:

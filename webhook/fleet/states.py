@@ -124,6 +124,9 @@ class Start(Struct, frozen=True):
     # the first of the other VMs and pods that use the volumes that the target node serves
     users: tuple[VolumeUser, ...] = ()
     apart: str = ""  # why the share-managers can't follow the VM
+    # Their pods, if the VM can only follow them if they stop before it starts: after a restart, they still run.
+    lingering: tuple[Key, ...] = ()
+    lingers: Reason | None = None  # why the VM isn't pinned to their node meanwhile
     refused: str = ""  # a node that the VM may start on, and where its last starts failed
 
     @property
@@ -308,8 +311,12 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
         apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
     future = Future.ANYWHERE if apart else future
     # After a restart, the share-manager still runs for some seconds.
+    lingers = _why_not_pinned_meanwhile(status, catalog, settings) if future is Future.FOLLOWS and stopped else None
+    lingering = [(settings.longhorn_namespace, f"share-manager-{each}") for each in sorted(stopped) if lingers]
     refused = next((node for node in (decision.node, status.storage_node) if node in refusing_nodes(machine)), None)
-    return Start(decision, future, stopped_by, enforced, stopped, users, apart, refused or "")
+    return Start(
+        decision, future, stopped_by, enforced, stopped, users, apart, tuple(lingering), lingers, refused or ""
+    )
 
 
 def refusing_nodes(machine: Machine) -> frozenset[str]:
@@ -370,6 +377,15 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
             problem = f"the next share-manager of claim {claim.claim} cannot run on {node}"
             return f"{problem}: compare node selectors, affinities and tolerations"
     return ""
+
+
+def _why_not_pinned_meanwhile(status: Status, catalog: Catalog, settings: Settings) -> Reason | None:
+    """Return why a VM isn't pinned to the node of its share-manager as long as that runs, None if it is.
+
+    Hotplugged disks are attached once the VM runs, and their share-managers have stopped by then.
+    """
+    decision = decide_start(status.machine, status.opted_in_by, catalog, settings)
+    return None if decision.outcome is Outcome.PINNED or decision.reason is Reason.NO_CLAIMS else decision.reason
 
 
 def _why_no_node(machine: Machine, catalog: Catalog) -> str:

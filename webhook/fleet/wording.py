@@ -17,6 +17,8 @@ _NOT_CONCERNED = {reason: ADVICE[reason] for reason in (*NEVER_SERVED_REASONS, R
 _UNSERVED = (Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_BOUND, Reason.SHARE_MANAGER_STARTING)
 NAMED = 3  # of the other users
 _RESTART = "restart"
+_STOP_FIRST = "stop the VM, and start it once its share-manager has stopped"
+_DELETE_FIRST = "delete the VMI, and create it again once its share-manager has stopped"
 _ONCE = """'{"spec":{"runStrategy":"Once"}}'"""
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
@@ -40,7 +42,7 @@ def if_started(start: Start) -> str:
             why = "" if decision.reason is Reason.CO_SCHEDULED else f" ({decision.reason})"
             result = f"prefers {decision.node}{why}"
         case Future.FOLLOWS:
-            result = "follows (cold start)"
+            result = "follows (if stopped first)" if start.lingering else "follows (cold start)"
         case _:
             return "anywhere" if decision.reason is Reason.COLD_START else f"anywhere ({decision.reason})"
     return f"anywhere; {' and '.join(conditions)}: {result}" if conditions else result
@@ -49,7 +51,7 @@ def if_started(start: Start) -> str:
 def next_step(status: Status, move: Move | Refusal) -> str:
     """Return what the operator can do: the verbs of the commands, or the advice. Empty if nothing."""
     if found := commands(status, move):
-        words = ", then ".join(each.verb for each in found)
+        words = ", then ".join(each.verb for each in found if each.verb)
         return f"{words}, or reboot the guest" if found[-1].verb == _RESTART and _reboots(status) else words
     found_advice = advise(status, move)
     return found_advice.text if found_advice.needed else ""
@@ -59,7 +61,7 @@ class Command(Struct, frozen=True):
     """A command for the operator's shell."""
 
     line: str
-    verb: str  # what it does, in a word or two
+    verb: str  # what it does, in a word or two; empty if it only waits
 
 
 def commands(status: Status, move: Move | Refusal) -> tuple[Command, ...]:
@@ -74,7 +76,18 @@ def commands(status: Status, move: Move | Refusal) -> tuple[Command, ...]:
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
     opt_in = [Command(_own_command("opt-in", machine), "opt in")] if start.stopped_by else []
-    return () if managed else (*opt_in, _restart(machine))
+    return () if managed else (*opt_in, *_restarts(machine, start))
+
+
+def _restarts(machine: Machine, start: Start) -> list[Command]:
+    """Return the commands that restart a VM, so that its share-managers follow it: if need be, they stop first."""
+    if not start.lingering:
+        return [_restart(machine)]
+    pods = " ".join(f"pod/{name}" for _, name in start.lingering)
+    wait = Command(f"kubectl wait --for=delete {pods} -n {start.lingering[0][0]} --timeout=10m", "")
+    again = start_command(machine, halted=True)
+    starts = [Command(again, "start")] if again else []
+    return [Command(stop_command(machine), "stop" if machine.is_vm else "recreate the VMI"), wait, *starts]
 
 
 def _reboots(status: Status) -> bool:
@@ -277,7 +290,10 @@ def _advice_to_restart(status: Status, hindrance: str) -> str:
     steps = [_opt_in_words(status)] if start.stopped_by else []
     if not start.helps:
         return " ".join([*map(_sentence, steps), _hindrance(start), *_other_users(start)])
-    if machine.strategy in (None, "Halted"):
+    if start.lingering:
+        lines = " && ".join(each.line for each in _restarts(machine, start))
+        steps.append(f"{_STOP_FIRST if machine.is_vm else _DELETE_FIRST}: {lines}")
+    elif machine.strategy in (None, "Halted"):
         steps.append(restart_advice(machine.namespace, machine.name, machine.strategy))
     else:
         reboot = ", or reboot its guest" if _reboots(status) else ""
@@ -286,6 +302,9 @@ def _advice_to_restart(status: Status, hindrance: str) -> str:
         results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
     else:
         results = ["Its share-manager has no other user then, so it follows the VM."]
+        results += [f"After a restart, it would still run on {status.storage_node} ({start.lingers})."] * bool(
+            start.lingers
+        )
     return " ".join([_sentence(", then ".join(steps)), *results])
 
 

@@ -119,7 +119,13 @@ def _follow_report(fleet: Fleet, counts: Counter[str]) -> Iterator[str]:
         strategy = next(each.run for each in fleet.design.vms if each.name == vm["name"])
         if vm["ifStarted"]["stoppedBy"]:
             fleet.do(f"kubevirt-scheduler opt-in {named} --yes")
-        fleet.do(f"{'kubectl delete vmi' if strategy == 'Once' else 'virtctl restart'} {named}")
+        if vm["ifStarted"]["stopFirst"]:
+            fleet.do(f"virtctl stop {named}")
+            fleet.settle()
+            once = f'kubectl patch vm {named} --type merge -p \'{{"spec":{{"runStrategy":"Once"}}}}\''
+            fleet.do(once if strategy == "Once" else f"virtctl start {named}")
+        else:
+            fleet.do(f"{'kubectl delete vmi' if strategy == 'Once' else 'virtctl restart'} {named}")
         fleet.settle()
     yield from fleet.failures
     yield from _wrong_places(fleet, (vm["name"] for vm in vms), "report: together after a restart", counts)

@@ -115,6 +115,7 @@ def _summary(
     counts = {key: states[state] for state, key in STATE_KEYS.items()}
     moves = sum(each.action == "migrate" for each in plan)
     to_opt_in = sum(bool(each.start and each.start.stopped_by) for each in helped)
+    to_stop = sum(bool(each.start and each.start.lingering) for each in helped)
     listed = ", ".join(f"{number} {WORDS.get(key, key)}" for key, number in counts.items() if number)
     text = f"{states.total()} {'VM' if states.total() == 1 else 'VMs'}{': ' * bool(listed)}{listed}"
     crossed = summarize_traffic(traffic.values()) if traffic else None
@@ -122,7 +123,9 @@ def _summary(
     if apart:
         text += f"; {moves} of {len(apart)} would be together after recolocate" if moves else ""
         text += f"; {len(helped)} of {len(apart)} would be together after a restart"
-        text += f" ({to_opt_in} only after opt-in)" if to_opt_in else ""
+        conditions = ((to_opt_in, "only after opt-in"), (to_stop, "only if stopped first"))
+        needed = ", ".join(f"{number} {condition}" for number, condition in conditions if number)
+        text += f" ({needed})" if needed else ""
     after = {"togetherAfterRestart": len(helped), "togetherAfterRestartNotOptedIn": to_opt_in}
     return (
         {"vms": states.total()} | counts | after | {"togetherAfterRecolocate": moves, "traffic": crossed, "text": text}
@@ -186,6 +189,7 @@ def _start(start: Start) -> JsonObject:
         "otherUsers": [{"kind": user.kind, "namespace": user.namespace, "name": user.name} for user in start.users],
         "future": (start.future if start.enforced and not start.stopped_by else Future.ANYWHERE).value,
         "together": start.helps,
+        "stopFirst": bool(start.lingering),
         "text": if_started(start),
     }
 
