@@ -13,7 +13,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import LATER, NOW, inventory, vm, vm_pod, vmi
 from tests.support.migrations import kubevirt
-from webhook.catalog.inventory import Inventory, node_loads, seconds_since_creation
+from webhook.catalog.inventory import Inventory, node_loads, seconds_since
 from webhook.catalog.store import parse_time
 from webhook.fleet.states import Machine
 from webhook.placement.affinity import CO_SCHEDULED_NODE
@@ -55,7 +55,7 @@ def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
 def test_the_age_of_a_pod_is_known_if_both_times_are_valid() -> None:
     created, now = "2026-08-01T12:00:00Z", "2026-08-01T12:01:00Z"
     for time, at, age in (created, now, 60), (created, "", None), ("yesterday", now, None), (created[:-1], now, None):
-        assert seconds_since_creation({"metadata": {"creationTimestamp": time}}, parse_time(at)) == age
+        assert seconds_since(time, parse_time(at)) == age
 
 
 def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:

@@ -24,6 +24,7 @@ from tests.support.builders import (
     typed,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
+from webhook.catalog.kind import as_map
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.next_pod import (
     before_scheduling,
@@ -74,10 +75,15 @@ def test_a_pod_is_restored_to_its_state_before_the_decision(
     running = apply_injection(pod, injection)
     running["spec"]["nodeName"] = "node-b"
     running["status"] = {"phase": "Running"}
-    restored = before_scheduling(running)
-    affinity = {kind: terms for kind, terms in restored["spec"].pop("affinity", {}).items() if terms}
-    assert affinity == pod["spec"].get("affinity", {})
-    assert restored == pod | {"spec": {key: value for key, value in pod["spec"].items() if key != "affinity"}}
+    restored = restored_from(running)
+    affinity = {kind: terms for kind, terms in restored["spec"].pop("affinity").items() if terms}
+    expected = as_map(typed(pod).pod)
+    assert affinity == expected["spec"].pop("affinity", {})
+    assert restored == expected
+
+
+def restored_from(running: Object) -> Object:
+    return as_map(before_scheduling(typed(running).pod))
 
 
 def avoiding(*nodes: str, **term: Any) -> Object:
@@ -92,13 +98,13 @@ def avoiding(*nodes: str, **term: Any) -> Object:
 )
 def test_preferences_of_the_user_stay(term: Object) -> None:
     affinity = {"nodeAffinity": {PREFERRED: [term, avoiding("node-c")]}}
-    pod = before_scheduling(vm_pod(affinity=affinity, annotations={DECISION: "NodeFull: a sentence"}))
+    pod = restored_from(vm_pod(affinity=affinity, annotations={DECISION: "NodeFull: a sentence"}))
     assert pod["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [term]}}
-    assert before_scheduling(vm_pod(affinity=affinity))["spec"]["affinity"] == affinity  # without a decision
+    assert restored_from(vm_pod(affinity=affinity))["spec"]["affinity"] == affinity  # without a decision
 
 
-def next_of(pod: Object, vm: Object | None = None, vmi: Object | None = None) -> Object:
-    return next_pod(pod, vm, vmi, SETTINGS)
+def next_of(pod: Object, vm: Object | None = None, vmi: Object | None = None, kubevirt: Object | None = None) -> Object:
+    return as_map(next_pod(typed(pod).pod, vm, vmi, SETTINGS, kubevirt))
 
 
 def test_the_next_pod_has_the_annotations_that_the_template_has_by_now() -> None:
@@ -391,7 +397,7 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
     running["status"]["machine"] = {"type": "pc-q35-rhel9.6.0"}
     for machine_of_pod in ("q35", "pc-q35-rhel9.6.0"):
         migrated = vm_pod(labels=MIGRATION, nodeSelector={f"{MACHINE}{machine_of_pod}": "true"})
-        found = next_pod(migrated, vm(), running, SETTINGS)
+        found = next_of(migrated, vm(), running)
         assert found["spec"]["nodeSelector"] == SCHEDULABLE | {f"{MACHINE}q35": "true"}
         target = target_pod(typed(found), typed(migrated), running, "a", {}).spec.node_selector
         assert target == SCHEDULABLE | {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
@@ -401,7 +407,7 @@ def test_the_node_selectors_and_the_cpu_model_of_kubevirts_configuration_are_ren
     everywhere = {"pool": "vms"}
     migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
     selecting: dict[str, Any] = {"spec": {"configuration": {"developerConfiguration": {"nodeSelectors": everywhere}}}}
-    found = next_pod(migrated, vm(), vmi(), SETTINGS, selecting)
+    found = next_of(migrated, vm(), vmi(), selecting)
     assert found["spec"]["nodeSelector"] == SCHEDULABLE | everywhere
     rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
     assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
@@ -418,7 +424,7 @@ def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:
     disk = {"name": "a", "persistentVolumeClaim": {"claimName": "disk2"}}
     changed = vm(nodeSelector={"disk": "ssd"}, volumes=[disk], domain={"memory": {"guest": "1Gi"}})
     changed["status"] = {"conditions": [{"type": "RestartRequired", "status": "True"}]}
-    found = next_pod(vm_pod(claims=["disk1", "persistent-state-for-vm1"]), changed, vmi(), SETTINGS)
+    found = next_of(vm_pod(claims=["disk1", "persistent-state-for-vm1"]), changed, vmi())
     assert found["metadata"]["name"] == "virt-launcher-vm1-abcde"
     assert found["metadata"]["labels"]["kubevirt.io/created-by"] == "uid-of-vm1"
     claims = [each["persistentVolumeClaim"]["claimName"] for each in found["spec"]["volumes"]]

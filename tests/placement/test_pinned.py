@@ -20,6 +20,7 @@ from tests.support.builders import (
     storage,
     typed,
     virt_launcher,
+    without_injection,
 )
 from webhook.placement.affinity import (
     CO_SCHEDULED_NODE,
@@ -27,7 +28,6 @@ from webhook.placement.affinity import (
     matches_no_node,
     pinned_node,
     with_node,
-    without_injection,
 )
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.reasons import Outcome, Reason

@@ -18,9 +18,9 @@ from tests.support.builders import (
     storage_class,
     virt_launcher,
     volume,
+    without_injection,
 )
 from tests.support.fleet import longhorn_volume, replica
-from webhook.placement.affinity import without_injection
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, ReplicaLocality
 

@@ -35,7 +35,6 @@ from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
-from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import OptIn, Settings
 from webhook.reading.documents import BadInput
@@ -122,8 +121,8 @@ def test_a_list_and_a_snapshot_keep_the_pods_that_a_drain_may_hurt(tmp_path: Pat
         listed, loaded = read_inventory(client, Settings()), read([file])[0]
     assert {name for _, name in listed.pods} == {"bare", "stateful"}
     for inventory in listed, loaded:
-        kinds = {name: controller_of(manifest).get("kind") for (_, name), manifest in inventory.pods.items()}
-        assert (kinds["bare"], kinds["stateful"]) == (None, "StatefulSet")
+        kinds = {name: pod.metadata.controller.kind for (_, name), pod in inventory.pods.items()}
+        assert (kinds["bare"], kinds["stateful"]) == ("", "StatefulSet")
 
 
 def test_only_the_settings_in_longhorns_namespace_count(tmp_path: Path) -> None:

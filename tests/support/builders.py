@@ -12,6 +12,7 @@ import jsonpatch
 from tests.support.accounts import creator_of
 from webhook.catalog import kinds
 from webhook.catalog.store import Store
+from webhook.placement.affinity import without_injection as restored
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection, decide, inject
 from webhook.placement.objects.pod import Manifest
@@ -47,6 +48,14 @@ def fact_of(manifest: Mapping[str, Any]) -> Any:
 def typed(item: Object, namespace: str = "default") -> Manifest:
     """Return a pod as the decision reads it. Raises Malformed."""
     return Manifest.of(item, namespace)
+
+
+def without_injection(item: Object) -> Object:
+    """Return a copy of a pod without what the webhook added."""
+    metadata, spec = item["metadata"], item["spec"]
+    annotations, affinity = restored(metadata.get("annotations", {}), spec.get("affinity", {}))
+    changed = {"affinity": affinity} if affinity else {}
+    return item | {"metadata": metadata | {"annotations": annotations}, "spec": spec | changed}
 
 
 def pod_fact(item: Object) -> Any:

@@ -107,8 +107,9 @@ def inventory(*manifests: Object) -> Inventory:
     """Build the inventory of a cluster that holds only these objects."""
     found = Inventory(Store(taken_at=parse_time(NOW)))
     for manifest in manifests:
-        found.keep(manifest["kind"], manifest)
-        fact = fact_of(manifest) if manifest["kind"] in KINDS else None
+        kind = KINDS.get(manifest["kind"])
+        found.keep(manifest["kind"], kind.convert(manifest) if kind else manifest)
+        fact = fact_of(manifest) if kind else None
         if fact is not None:
             found.store.put(fact)
     return found

@@ -13,12 +13,12 @@ from contextlib import suppress
 from copy import deepcopy
 
 from tests.support import crds
+from tests.support.builders import without_injection
 from tests.support.controlplane.api import ApiError, Object, Requests
 from tests.support.kubevirt import install_crds, vm_of
 from tests.support.migrations import migration_crd
 from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, Scenario
-from webhook.placement.affinity import without_injection
 
 FINAL = ("Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,7 +24,6 @@ from webhook.placement.objects.facts import Key, Pod, VirtualMachine, VirtualMac
 from webhook.placement.objects.fields import (
     JsonObject,
     Malformed,
-    condition,
     has_condition,
     mapping,
     mappings,
@@ -31,8 +31,9 @@ from webhook.placement.objects.fields import (
     version_numbers,
 )
 from webhook.placement.objects.kubevirt import HOTPLUG_POD, VIRT_LAUNCHER, copied_annotations, is_copied
-from webhook.placement.objects.pod import Manifest, is_terminating
-from webhook.placement.objects.pod_object import PodSpec, Toleration
+from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import PodObject, PodSpec, Toleration
+from webhook.placement.objects.typed import convert
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
@@ -40,7 +41,6 @@ _SHARED_RESOURCES = ("cpu", "memory", "pods")
 _MANIFESTS = {  # the table of each kind
     "VirtualMachine": "vms",
     "VirtualMachineInstance": "vmis",
-    "Pod": "pods",
     "KubeVirt": "kubevirts",
     "PodDisruptionBudget": "budgets",
 }
@@ -119,19 +119,21 @@ class Inventory(Struct, frozen=True):
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
     `blueprints` are instance types, preferences, and their ControllerRevisions. `quotas` are grouped by namespace.
-    `malformed` has a line for each object that could not be read.
+    `malformed` has a line for each object that could not be read, `with_secrets` the name of each object of a file that
+    has what a snapshot lacks.
     """
 
     store: Store = field(default_factory=Store)
     vms: dict[Key, JsonObject] = field(default_factory=dict)
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
-    pods: dict[Key, JsonObject] = field(default_factory=dict)
+    pods: dict[Key, PodObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
     budgets: dict[Key, JsonObject] = field(default_factory=dict)
     quotas: dict[str, dict[Key, JsonObject]] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     longhorn_settings: dict[Key, str] = field(default_factory=dict)
     malformed: list[str] = field(default_factory=list)
+    with_secrets: list[str] = field(default_factory=list)
 
     @property
     def time(self) -> str:
@@ -147,9 +149,11 @@ class Inventory(Struct, frozen=True):
         """Return the names of all namespaces; none if they are unknown."""
         return [each.name for each in self.store.namespaces.values()]
 
-    def keep(self, kind: str, item: JsonObject) -> None:
-        """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
-        if kind in _MANIFESTS:
+    def keep(self, kind: str, item: Any) -> None:
+        """Keep a VM, a VMI, a pod, or an object of a kind that only the tool reads; ignore others."""
+        if kind == "Pod":
+            self.pods[item.metadata.key] = item
+        elif kind in _MANIFESTS:
             getattr(self, _MANIFESTS[kind])[key_of(item)] = item
         elif kind == "ResourceQuota":
             self.quotas.setdefault(key_of(item)[0], {})[key_of(item)] = item
@@ -187,20 +191,19 @@ class Inventory(Struct, frozen=True):
     def servers(self, settings: Settings) -> Servers:
         """Return the versions of what serves NFS: of each share-manager, the tag of its image."""
         running = {
-            volume: text(container, "image").partition("@")[0].rpartition(":")[2]
+            volume: container.image.partition("@")[0].rpartition(":")[2]
             for volume, pod in self._share_manager_pods(settings)
-            for container in mappings(pod, "spec", "containers")
+            for container in pod.spec.containers
         }
         version = self.longhorn_setting(longhorn.VERSION_SETTING, settings) or ""
         kernels = {node.name: version_numbers(node.kernel) for node in self.store.nodes.values()}
         return Servers(version, kernels, running)
 
-    def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, JsonObject]]:
+    def _share_manager_pods(self, settings: Settings) -> Iterator[tuple[str, PodObject]]:
         """Yield the volume of each share-manager pod, and the pod."""
         for (namespace, _), pod in self.pods.items():
-            labels = mapping(pod, "metadata", "labels")
-            if is_share_manager_pod(namespace, labels, settings):
-                yield text(labels, longhorn.VOLUME_LABEL), pod
+            if is_share_manager_pod(namespace, pod.metadata.labels, settings):
+                yield pod.metadata.labels[longhorn.VOLUME_LABEL], pod
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
@@ -210,22 +213,21 @@ class Inventory(Struct, frozen=True):
         # Unknown tolerations count as tolerations of everything.
         tolerations = (Toleration(operator="Exists"),) if setting is None else longhorn.tolerations(setting)
         servers = {"": PodSpec(node_selector=selector, tolerations=tolerations)}
-        for volume, pod in self._share_manager_pods(settings):
-            servers[volume] = Manifest.of(pod, settings.longhorn_namespace).spec
+        servers |= {volume: pod.spec for volume, pod in self._share_manager_pods(settings)}
         refused = dict(self._refused_servers(settings))
         found = (replace(each, servers=servers, refused=refused) for each in machines(facts_of(self.store)))
         return [self._completed(each, state_claims.get(each.key, ()), settings) for each in found]
 
     def _refused_servers(self, settings: Settings) -> Iterator[tuple[str, RefusedServer]]:
         for volume, pod in self._share_manager_pods(settings):
-            scheduled = condition(pod, "PodScheduled")
-            if text(scheduled, "status") == "False" and not is_terminating(pod):
-                yield volume, RefusedServer(key_of(pod), text(scheduled, "message"))
+            scheduled = pod.status.condition("PodScheduled")
+            if scheduled.status == "False" and not pod.metadata.is_terminating:
+                yield volume, RefusedServer(pod.metadata.key, scheduled.message)
 
     def _completed(self, machine: Machine, state_claims: Collection[str], settings: Settings) -> Machine:
         vm = self.vms.get(machine.key)
         vmi = self.vmis.get(machine.key)
-        manifest = self.pods.get(machine.pod.key) if machine.pod else None
+        pod = self.pods.get(machine.pod.key) if machine.pod else None
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         found = replace(
@@ -237,56 +239,58 @@ class Inventory(Struct, frozen=True):
             vmi=vmi or {},
             quotas=tuple(self.quotas.get(machine.namespace, {}).values()),
         )
-        return self.with_pod(found, manifest, settings, state_claims)
+        return self.with_pod(found, pod, settings, state_claims)
 
     def with_pod(
-        self, machine: Machine, manifest: JsonObject | None, settings: Settings, state_claims: Collection[str] = ()
+        self, machine: Machine, pod: PodObject | None, settings: Settings, state_claims: Collection[str] = ()
     ) -> Machine:
         """Return the machine with the manifest of its pod, and with the pods that KubeVirt would create now."""
-        namespace = machine.namespace
-        is_known = manifest is not None or machine.key in self.vms
-        pod, missing = None, ""
+        key = machine.key
+        template = None
+        missing = ""
         try:
-            pod = self.next_pod(manifest, machine.key, settings, state_claims) if is_known else None
+            template = _manifest_of(self._next_pod(pod, key, settings, state_claims), machine.namespace)
         except NotFound as error:
             missing = str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
             pass
-        template = target = _manifest_of(pod, namespace)
-        if manifest and has_condition(self.vms.get(machine.key), "RestartRequired"):
-            target = _manifest_of(self._pod_of_vmi(manifest, machine.key), namespace)
+        target = template
+        if pod and has_condition(self.vms.get(key), "RestartRequired"):
+            target = _manifest_of(self._pod_of_vmi(pod, key), machine.namespace)
         return replace(
             machine,
-            manifest=_manifest_of(manifest, namespace),
+            manifest=_manifest_of(pod, machine.namespace),
             template=template,
             target=target,
             missing=missing,
-            age=seconds_since_creation(manifest, self.store.taken_at),
+            age=seconds_since(pod.metadata.creation_timestamp, self.store.taken_at) if pod else None,
         )
 
-    def next_pod(
-        self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
-    ) -> JsonObject:
-        """Return the pod that KubeVirt would create now. `pod` is the pod that runs the VM.
+    def _next_pod(
+        self, pod: PodObject | None, key: Key, settings: Settings, state_claims: Collection[str]
+    ) -> PodObject | None:
+        """Return the pod that KubeVirt would create now, None if it is unknown. `pod` is the pod that runs the VM."""
+        vm = self.vms.get(key)
+        if pod is None:
+            return convert(self.rendered_pod(key, state_claims), PodObject) if vm is not None else None
+        if vm is not None and has_condition(vm, "RestartRequired"):
+            vm = expanded(vm, self.blueprints)
+        return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt)
+
+    def rendered_pod(self, key: Key, state_claims: Collection[str] = ()) -> JsonObject:
+        """Return the pod that KubeVirt would create for a VM that doesn't run.
 
         Raises NotFound if an object is missing that the pod depends on, and Malformed.
         """
-        vm = self.vms.get(key)
-        if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
-            vm = expanded(vm, self.blueprints)
-        if pod is not None:
-            return next_pod(pod, vm, self.vmis.get(key), settings, self.kubevirt)
-        return self._rendered(vm or {}, state_claims)
-
-    def _rendered(self, vm: JsonObject, state_claims: Collection[str]) -> JsonObject:
-        namespace = key_of(vm)[0]
+        vm = expanded(self.vms[key], self.blueprints)
+        namespace = key[0]
         spec = mapping(vm, "spec", "template", "spec")
         names = [claim_of(volume) for volume in mappings(spec, "volumes")]
         claims = (self.store.claim(namespace, name) for name in names)
         uids = {claim.name: claim.uid for claim in claims if claim and claim.uid}
         return rendered_pod(vm, state_claims, Rendering.of(self.kubevirt, self.store.nodes.values()), uids)
 
-    def _pod_of_vmi(self, pod: JsonObject, key: Key) -> JsonObject | None:
+    def _pod_of_vmi(self, pod: PodObject, key: Key) -> PodObject | None:
         """Return the pod that KubeVirt would create for the running VMI, None if a field is malformed."""
         try:
             return pod_of_vmi(pod, self.vms.get(key), self.vmis.get(key), self.kubevirt)
@@ -294,18 +298,14 @@ class Inventory(Struct, frozen=True):
             return None
 
 
-def _manifest_of(pod: JsonObject | None, namespace: str) -> Manifest | None:
-    """Return a typed pod, None if a field is malformed: only a hand-written file has such a pod or VM."""
-    try:
-        return None if pod is None else Manifest.of(pod, namespace)
-    except Malformed:
-        return None
+def _manifest_of(pod: PodObject | None, namespace: str) -> Manifest | None:
+    return Manifest(pod, namespace) if pod else None
 
 
-def seconds_since_creation(item: JsonObject | None, now: datetime | None) -> float | None:
-    """Return the age of an object; None if either time is unknown."""
-    created = parse_time(text(item, "metadata", "creationTimestamp"))
-    return (now - created).total_seconds() if created and now else None
+def seconds_since(time: str | None, now: datetime | None) -> float | None:
+    """Return for how long a time in RFC 3339 has passed; None if either time is unknown."""
+    then = parse_time(time or "")
+    return (now - then).total_seconds() if then and now else None
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:

@@ -124,7 +124,7 @@ def read_fleet(client: ClusterClient | None = None) -> Fleet:
     gc.set_threshold(1_000_000)
     if snapshots := given("snapshots"):
         inventory, description = snapshot.read(snapshots)
-        if snapshot.holds_secrets(inventory):
+        if inventory.with_secrets:
             warn(SECRETS_WARNING)
         webhook = Webhook.from_snapshot(description, os.environ)
         source = "" if description else ", ".join(map(_dated, snapshots))

@@ -88,7 +88,7 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
         fleet.inventory.vms[key_of(item)] = item
     if template or VIRTUAL_MACHINES.is_of(*kind):
         try:
-            item = fleet.inventory.next_pod(None, key_of(item), settings)
+            item = fleet.inventory.rendered_pod(key_of(item))
         except (NotFound, Malformed) as error:
             problem = f"{error} not found" if isinstance(error, NotFound) else error
             raise document.error(f"{kind[1]} {text(item, 'metadata', 'name')}: {problem}") from None

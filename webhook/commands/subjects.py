@@ -10,8 +10,10 @@ from webhook.commands.completion import not_found
 from webhook.commands.fleet_source import Fleet
 from webhook.fleet.states import Machine
 from webhook.placement.objects.facts import Claim, Node
-from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import PodObject
+from webhook.placement.objects.typed import convert
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
 
@@ -22,7 +24,7 @@ KINDS |= dict.fromkeys(("pvc", "pvcs", "persistentvolumeclaim", "persistentvolum
 KINDS |= dict.fromkeys(("node", "nodes", "no"), "node")
 USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, pvc NAME, node NAME, vm/NAME"
 
-Found = Machine | Claim | Node | JsonObject  # JsonObject: an existing pod that runs no VM
+Found = Machine | Claim | Node | PodObject  # PodObject: an existing pod that runs no VM
 
 
 def parse_subject(words: Iterable[str]) -> tuple[str, str] | None:
@@ -60,7 +62,7 @@ def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> Found:
     else:
         names = {pod for each, pod in store.pods if namespace in (None, each)}
         pods = _pods(fleet, name, namespace)
-        found = {text(pod, "metadata", "namespace"): existing_pod(fleet, pod) for pod in pods}
+        found = {pod.metadata.key[0]: existing_pod(fleet, pod) for pod in pods}
     if not found:
         raise BadInput(not_found(kind, name, namespace, names))
     if len(found) > 1:
@@ -68,22 +70,22 @@ def find(fleet: Fleet, kind: str, name: str, namespace: str | None) -> Found:
     return next(iter(found.values()))
 
 
-def _pods(fleet: Fleet, name: str, namespace: str | None) -> Iterable[JsonObject]:
+def _pods(fleet: Fleet, name: str, namespace: str | None) -> Iterable[PodObject]:
     """Return the pods of this name. The inventory of a cluster lacks those that run no VM."""
     if not fleet.client:
         return [pod for key, pod in fleet.inventory.pods.items() if key[1] == name and namespace in (None, key[0])]
     with answered():
         found = list_objects(fleet.client, PODS.path_in(namespace or ""), fieldSelector=f"metadata.name={name}")
-    return (pod for pod in found if text(pod, "metadata", "name") == name)
+    return (convert(pod, PodObject) for pod in found if text(pod, "metadata", "name") == name)
 
 
-def existing_pod(fleet: Fleet, pod: JsonObject) -> Found:
+def existing_pod(fleet: Fleet, pod: PodObject) -> Found:
     """Return the machine of an existing virt-launcher pod, which counts as its pod, or another pod itself."""
-    manifest = Manifest.of(pod, text(pod, "metadata", "namespace") or "default")
+    manifest = Manifest(pod, pod.metadata.key[0])
     if not manifest.is_virt_launcher:
         return pod
     inventory, settings = fleet.inventory, fleet.webhook.predicting
     key = manifest.namespace, manifest.vmi_name or manifest.metadata.name
     new = Machine(*key, manifest, strategy=inventory.store.run_strategy(*key))
     machine = next((each for each in inventory.machines(settings) if each.key == key), new)
-    return inventory.with_pod(replace(machine, pod=read_pod(manifest.pod)), pod, settings)
+    return inventory.with_pod(replace(machine, pod=read_pod(pod)), pod, settings)

@@ -13,7 +13,6 @@ from webhook.fleet.vm_pod_template import (
     MACHINE_TYPE,
     MIGRATION_SELECTORS,
     Rendering,
-    claim_of,
     node_selector,
     rendered_affinity,
     rendered_spec,
@@ -34,11 +33,11 @@ from webhook.placement.objects.kubevirt import (
     STATE_CLAIM_LABEL,
     VIRT_LAUNCHER,
     VMI_NAME_ANNOTATION,
-    is_migration_target,
-    vmi_uid,
 )
-from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest
+from webhook.placement.objects.pod import DECIDING_CLAIM_ANNOTATION, Manifest, mounted_claims
+from webhook.placement.objects.pod_object import NO_STATUS, PodObject, PodSpec
 from webhook.placement.objects.selectors import REQUIRED
+from webhook.placement.objects.typed import convert
 from webhook.placement.settings import Settings
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
@@ -46,67 +45,71 @@ _ANY = Rendering()
 NO_UIDS: Mapping[str, str] = {}
 
 
-def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObject:
+def before_scheduling(pod: PodObject, vmi: JsonObject | None = None) -> PodObject:
     """Return a pod as it was at creation: without the node, the webhook's changes and the status.
 
-    With its VMI, a term of the user that equals the webhook's pin stays.
+    With its VMI, a term of the user that equals the webhook's pin stays. Raises Malformed.
     """
-    original = without_injection(pod, mapping(vmi, "spec", "affinity"))
-    spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
-    return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
+    metadata, spec = pod.metadata, pod.spec
+    own_affinity = mapping(vmi, "spec", "affinity")
+    annotations, affinity = without_injection(metadata.annotations or {}, spec.affinity or {}, own_affinity)
+    return replace(
+        pod,
+        metadata=replace(metadata, annotations=annotations),
+        spec=replace(spec, affinity=affinity, node_name=""),
+        status=NO_STATUS,
+    )
 
 
 def next_pod(
-    pod: JsonObject,
+    pod: PodObject,
     vm: JsonObject | None,
     vmi: JsonObject | None,
     settings: Settings,
     kubevirt: JsonObject | None = None,
-) -> JsonObject:
+) -> PodObject:
     """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
 
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
-    if they are missing or unknown, and so is `kubevirt`, KubeVirt's own object.
+    if they are missing or unknown, and so is `kubevirt`, KubeVirt's own object. Raises Malformed.
     """
     if vm is not None and has_condition(vm, "RestartRequired"):
         return _from_template(pod, vm, Rendering.of(kubevirt))
     created = pod_of_vmi(pod, vm, vmi, kubevirt)
     if vm is None:
         return created
-    metadata = mapping(created, "metadata")
-    annotations = _with_template_annotations(mapping(metadata, "annotations"), vm, settings)
-    return created | {"metadata": metadata | {"annotations": annotations}}
+    annotations = _with_template_annotations(created.metadata.annotations or {}, vm, settings)
+    return replace(created, metadata=replace(created.metadata, annotations=annotations))
 
 
-def pod_of_vmi(
-    pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, kubevirt: JsonObject | None
-) -> JsonObject:
-    """Return the pod that KubeVirt would create for the VMI of a running pod, without changes that need a restart."""
+def pod_of_vmi(pod: PodObject, vm: JsonObject | None, vmi: JsonObject | None, kubevirt: JsonObject | None) -> PodObject:
+    """Return the pod that KubeVirt would create for the VMI of a running pod, without changes that need a restart.
+
+    Raises Malformed.
+    """
     created = before_scheduling(pod, vmi)
-    metadata = mapping(created, "metadata")
-    spec = mapping(created, "spec")
+    metadata, spec = created.metadata, created.spec
     status = mapping(vm, "status")
     # If the VM changes, KubeVirt updates where its VMI may run, but not the pod: `handleAffinityChangeRequest` in
     # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/vm/vm.go
     has_changed = status.get("observedGeneration") != status.get("desiredGeneration")
-    if vmi is not None and (is_migration_target(pod) or has_changed):
+    if vmi is not None and (metadata.labels.get(MIGRATION_LABEL) or has_changed):
         spec = _rendered_again(spec, mapping(vmi, "spec"), Rendering.of(kubevirt))
-    annotations = mapping(metadata, "annotations").items()
-    metadata = metadata | {
-        "annotations": {key: value for key, value in annotations if key not in _OF_THE_MIGRATION},
-        "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
-    }
-    return created | {"metadata": metadata, "spec": spec}
+    annotations = metadata.annotations or {}
+    metadata = replace(
+        metadata,
+        annotations={key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
+        labels={key: value for key, value in metadata.labels.items() if key not in _OF_THE_MIGRATION},
+    )
+    return replace(created, metadata=metadata, spec=spec)
 
 
-def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> JsonObject:
+def _from_template(pod: PodObject, vm: JsonObject, rendering: Rendering) -> PodObject:
     """Return the next pod of a VM whose template has changes that only a restart applies."""
-    mounted = map(claim_of, mappings(pod, "spec", "volumes"))
-    state_claims = [name for name in mounted if name.startswith(f"{STATE_CLAIM_LABEL}-")]
-    rendered = rendered_pod(vm, state_claims, rendering)
-    metadata = mapping(rendered, "metadata")
-    labels = mapping(metadata, "labels") | {CREATED_BY_LABEL: vmi_uid(pod)}
-    return rendered | {"metadata": metadata | {"name": text(pod, "metadata", "name"), "labels": labels}}
+    state_claims = [name for name in mounted_claims(pod.spec.volumes) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
+    rendered = convert(rendered_pod(vm, state_claims, rendering), PodObject)
+    labels = rendered.metadata.labels | {CREATED_BY_LABEL: pod.metadata.labels.get(CREATED_BY_LABEL, "")}
+    return replace(rendered, metadata=replace(rendered.metadata, name=pod.metadata.name, labels=labels))
 
 
 def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
@@ -119,21 +122,25 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     return kept | {key: value for key, value in template.items() if key in own}
 
 
-def _rendered_again(spec: JsonObject, vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+def _rendered_again(spec: PodSpec, vmi_spec: JsonObject, rendering: Rendering) -> PodSpec:
     """Take from the VMI where the pod may run: a live migration adds its own terms, and a user may have changed them.
 
     Selectors of KubeVirt that only its configuration explains stay, for example for Hyper-V.
     """
-    selector = mapping(spec, "nodeSelector")
     of_kubevirt = {
         key: value
-        for key, value in selector.items()
+        for key, value in spec.node_selector.items()
         if "kubevirt.io/" in key and not key.startswith(MIGRATION_SELECTORS)
     }
-    has_machine_type = any(key.startswith(MACHINE_TYPE) for key in selector)
+    has_machine_type = any(key.startswith(MACHINE_TYPE) for key in spec.node_selector)
     own = node_selector(vmi_spec, replace(rendering, machine_types=has_machine_type))
-    constraints = {"affinity": rendered_affinity(vmi_spec, rendering), "nodeSelector": of_kubevirt | own}
-    return spec | constraints | {"tolerations": mappings(vmi_spec, "tolerations")}
+    rendered = convert({"nodeSelector": of_kubevirt | own, "tolerations": mappings(vmi_spec, "tolerations")}, PodSpec)
+    return replace(
+        spec,
+        affinity=rendered_affinity(vmi_spec, rendering),
+        node_selector=rendered.node_selector,
+        tolerations=rendered.tolerations,
+    )
 
 
 def rendered_pod(

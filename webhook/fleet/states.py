@@ -22,7 +22,7 @@ from webhook.placement.objects.facts import Key, Namespace, Node, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.pod_object import NO_SPEC, PodObject, PodSpec
+from webhook.placement.objects.pod_object import NO_POD, NO_SPEC, PodObject, PodSpec
 from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
@@ -105,7 +105,7 @@ class Machine(Struct, frozen=True):
     @property
     def next_pod(self) -> Manifest:
         """Return the pod that KubeVirt would create now, an empty one if it is unknown."""
-        return self.template or Manifest(PodObject(), self.namespace)
+        return self.template or Manifest(NO_POD, self.namespace)
 
     @property
     def is_vm(self) -> bool:

@@ -12,6 +12,7 @@ from webhook.placement.reasons import Reason
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
+_ANNOTATIONS = frozenset({CO_SCHEDULED_NODE, DECISION})
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -94,21 +95,22 @@ def has_preferred_term(affinity: JsonObject, node: str) -> bool:
     return _preferred_term(node) in mappings(affinity, "nodeAffinity", PREFERRED)
 
 
-def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -> JsonObject:
-    """Return a copy of a pod without the annotations and terms that the webhook added.
+def without_injection(
+    annotations: JsonObject, affinity: JsonObject, own_affinity: JsonObject | None = None
+) -> tuple[JsonObject, JsonObject]:
+    """Return the annotations and the affinity of a pod without what the webhook added.
 
     `own_affinity` is the affinity of the VMI. A required term of it may name the same node; then the user's term stays.
     No annotation names a node that the webhook had the pod avoid, or one with a replica: any preference of that form
     counts as the webhook's.
     """
-    annotations = mapping(pod, "metadata", "annotations")
+    if annotations.keys().isdisjoint(_ANNOTATIONS):
+        return annotations, affinity
+    kept = {key: value for key, value in annotations.items() if key not in _ANNOTATIONS}
     node = annotations.get(CO_SCHEDULED_NODE)
-    kept = {key: value for key, value in annotations.items() if key not in (CO_SCHEDULED_NODE, DECISION)}
-    released = {**pod, "metadata": {**mapping(pod, "metadata"), "annotations": kept}}
-    spec = mapping(pod, "spec")
-    node_affinity = mapping(spec, "affinity", "nodeAffinity")
-    if not node_affinity or not annotations.keys() & {CO_SCHEDULED_NODE, DECISION}:
-        return released
+    node_affinity = mapping(affinity, "nodeAffinity")
+    if not node_affinity:
+        return kept, affinity
     preferred = list_in(node_affinity, PREFERRED)
     if isinstance(node, str):
         own_terms = list_in(mapping(own_affinity, "nodeAffinity", REQUIRED), "nodeSelectorTerms")
@@ -118,7 +120,7 @@ def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -
         preferred = [term for term in preferred if not _names_no_share_managers_node(term)]
     changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
     changed |= {PREFERRED: preferred} if preferred else {}
-    return {**released, "spec": {**spec, "affinity": {**mapping(spec, "affinity"), "nodeAffinity": changed}}}
+    return kept, {**affinity, "nodeAffinity": changed}
 
 
 def without_pin(affinity: Any, node: str) -> JsonObject:

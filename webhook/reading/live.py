@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from webhook.catalog.inventory import Inventory
-from webhook.catalog.kind import Kind, as_map
+from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import PODS, kinds, tool_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import LonghornVolume, Replica
@@ -44,9 +44,7 @@ def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: C
             for item, fact in kind.read_all(items, skip):
                 if fact is not None:
                     inventory.store.put(fact)
-                if kind is PODS and _is_kept(item):
-                    inventory.keep(kind.name, as_map(item))
-                elif not kind.typed:
+                if kind is not PODS or _is_kept(item):
                     inventory.keep(kind.name, item)
             number += len(items)
             show(kind.plural, number)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind, MalformedObject, identity, key_of
-from webhook.catalog.kinds import PODS, VIRTUAL_MACHINES, kinds, tool_kinds
+from webhook.catalog.kinds import PODS, VIRTUAL_MACHINES, VMIS, kinds, tool_kinds
 from webhook.catalog.storage_kinds import CLAIMS
 from webhook.catalog.store import parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
@@ -15,6 +15,7 @@ from webhook.reading.documents import BadInput, Document, read_all
 COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 DESCRIPTION = ("kubevirt-scheduler/v1", "Snapshot")
+_CLOUD_INIT = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
 def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
@@ -35,6 +36,8 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
             api_version, name = version_and_kind
             if kind := by_name.get((api_version.rpartition("/")[0], name)):
                 found += name in known
+                if _holds_secrets(kind, item):
+                    inventory.with_secrets.append("/".join(key_of(item)))
                 _put(inventory, document, kind, item)
     if not found:
         where = printable(", ".join(map(str, paths)))
@@ -71,7 +74,8 @@ def _claims_to_create(kind: str, item: JsonObject) -> Iterator[JsonObject]:
 
 def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject, *, replace: bool = True) -> None:
     try:
-        fact = kind.extract(kind.convert(item))
+        converted = kind.convert(item)
+        fact = kind.extract(converted)
     except MalformedObject as error:
         name, problem = error.args
         inventory.malformed.append(str(document.error(f"{kind.name} {name}".rstrip() + f": {problem}")))
@@ -82,20 +86,18 @@ def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject,
     else:
         if not replace and fact is not None and inventory.store.table(kind.fact).find(*fact.key):
             return
-        inventory.keep(kind.name, item)
+        inventory.keep(kind.name, converted)
         if fact is not None:
             inventory.store.put(fact)
 
 
-def holds_secrets(inventory: Inventory) -> bool:
+def _holds_secrets(kind: Kind, item: JsonObject) -> bool:
     """Return whether a manifest has what a snapshot lacks: the environment of a share-manager, or cloud-init data."""
-    specs = [mapping(vmi, "spec") for vmi in inventory.vmis.values()]
-    specs += [mapping(vm, "spec", "template", "spec") for vm in inventory.vms.values()]
-    volumes = (volume for spec in specs for volume in mappings(spec, "volumes"))
-    cloud_init = (mapping(volume, name) for volume in volumes for name in ("cloudInitNoCloud", "cloudInitConfigDrive"))
-    return any(source.keys() & {"userData", "userDataBase64"} for source in cloud_init) or any(
-        container.get("env")  # Longhorn stores the passphrase of an encrypted volume there
-        for pod in inventory.pods.values()
-        if is_share_manager(mapping(pod, "metadata", "labels"))
-        for container in mappings(pod, "spec", "containers")
-    )
+    if kind is PODS:  # Longhorn stores the passphrase of an encrypted volume there
+        serves = is_share_manager(mapping(item, "metadata", "labels"))
+        return serves and any(container.get("env") for container in mappings(item, "spec", "containers"))
+    if kind not in (VIRTUAL_MACHINES, VMIS):
+        return False
+    spec = mapping(item, "spec", "template", "spec") or mapping(item, "spec")
+    sources = (mapping(volume, name) for volume in mappings(spec, "volumes") for name in _CLOUD_INIT)
+    return any(source.keys() & {"userData", "userDataBase64"} for source in sources)

@@ -27,6 +27,8 @@ from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text
+from webhook.placement.objects.pod_object import PodObject
+from webhook.placement.objects.typed import convert
 from webhook.placement.settings import Action
 from webhook.placement.wording import warning
 from webhook.reading import documents, snapshot
@@ -108,7 +110,7 @@ def _explained_file(file: Path, fleet: Fleet) -> Iterator[JsonObject]:
             exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
             if kind == ("v1", "Pod") and exists:
                 try:
-                    yield _explained(existing_pod(fleet, item), fleet)
+                    yield _explained(existing_pod(fleet, convert(item, PodObject)), fleet)
                 except Malformed as error:
                     raise document.error(f"Pod {text(item, 'metadata', 'name')}: {error}") from None
             elif review:

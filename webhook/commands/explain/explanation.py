@@ -32,6 +32,7 @@ from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import PodObject
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.review import Review, review_of
@@ -61,13 +62,13 @@ class Section(Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def explain_pod(pod: JsonObject, catalog: Store, settings: Settings) -> JsonObject:
+def explain_pod(pod: PodObject, catalog: Store, settings: Settings) -> JsonObject:
     """Explain an existing pod that runs no VM."""
-    namespace = text(pod, "metadata", "namespace") or "default"
-    manifest = Manifest.of(pod, namespace)
-    created = Manifest.of(before_scheduling(pod), namespace)
+    namespace = pod.metadata.key[0]
+    manifest = Manifest(pod, namespace)
+    created = Manifest(before_scheduling(pod), namespace)
     found = explain_review(review_of(created, settings), catalog, settings)
-    fact = read_pod(manifest.pod)
+    fact = read_pod(pod)
     placement = [*_placement(manifest)]
     if fact and settings.steering and (followed := assess_pod(fact, catalog, settings)):
         served = f"which {followed.storage_node} serves" if followed.storage_node else "which no node serves now"

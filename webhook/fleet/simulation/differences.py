@@ -11,8 +11,7 @@ from webhook.fleet.simulation.events import Effect, Event
 from webhook.fleet.simulation.servers import was_replaced
 from webhook.fleet.simulation.state import Phase, Server, State, Vm
 from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.fields import text
-from webhook.placement.objects.kubevirt import controller_of
+from webhook.placement.objects.pod_object import NO_POD
 
 _LASTING = frozenset({Effect.IO_HANGS, Effect.STOPS, Effect.BLOCKS})
 MAY_DELETE = "Longhorn may delete its pod once the new share-manager runs"
@@ -123,9 +122,9 @@ def _is_over(effect: Effect, user: Key | str, state: State) -> bool:
 
 def _deletion(volume: str, before: State, after: State, pod: Pod) -> Iterator[Event]:
     """Yield that Longhorn may delete a pod: a PodDisruptionBudget doesn't count for that."""
-    owner = controller_of(after.site.manifests.get(pod.key, {}))
-    kind = f"{text(owner, 'apiVersion').partition('/')[0]}/{text(owner, 'kind')}"
-    if owner and was_replaced(volume, before, after) and deletes_pods(after.site.longhorn, kind):
+    owner = after.site.manifests.get(pod.key, NO_POD).metadata.controller
+    kind = f"{owner.api_version.partition('/')[0]}/{owner.kind}"
+    if owner.kind and was_replaced(volume, before, after) and deletes_pods(after.site.longhorn, kind):
         yield Event(Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
 
 

@@ -20,7 +20,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.longhorn import VOLUME_LABEL, is_share_manager
-from webhook.placement.objects.pod_object import PodSpec
+from webhook.placement.objects.pod_object import PodObject, PodSpec
 from webhook.placement.reasons import ClaimFinding
 from webhook.placement.voting_consumers import claims_of
 
@@ -40,7 +40,7 @@ class Site(Struct, frozen=True, dict=True):
     budgets: Collection[JsonObject] = ()
     data: Mapping[str, VolumeData] = field(default_factory=dict)  # of Longhorn's volumes, by name
     strategy: str = ""  # KubeVirt's default eviction strategy
-    manifests: Mapping[Key, JsonObject] = field(default_factory=dict)  # of the pods, as far as they are known
+    manifests: Mapping[Key, PodObject] = field(default_factory=dict)  # of the pods, as far as they are known
 
     @cached_property
     def by_node(self) -> Mapping[str, list[Status]]:

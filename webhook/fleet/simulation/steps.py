@@ -24,9 +24,9 @@ from webhook.fleet.states import decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.kubevirt import controller_of
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import NO_POD
 from webhook.placement.reasons import Outcome
 
 FEW = "its PodDisruptionBudget allows too few evictions"
@@ -222,12 +222,12 @@ def _after_the_race(before: State, state: State, key: Key) -> State:
 def _waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterator[tuple[Key, str]]:
     """Yield the pods of no VM that can't be evicted. Longhorn removes the budgets of its instance managers itself."""
     for pod in state.site.pods:
-        owner = controller_of(state.site.manifests.get(pod.key, {}))
+        owner = state.site.manifests.get(pod.key, NO_POD).metadata.controller
         of_longhorn = pod.labels.get(COMPONENT_LABEL) in (SHARE_MANAGER, "instance-manager")
-        stays = pod.belongs_to_vm or of_longhorn or owner.get("kind") in ("DaemonSet", "Node")
+        stays = pod.belongs_to_vm or of_longhorn or owner.kind in ("DaemonSet", "Node")
         if pod.node not in nodes or stays:
             continue
-        if pod.key in state.site.manifests and not owner:
+        if pod.key in state.site.manifests and not owner.kind:
             yield pod.key, "it has no controller, so kubectl drain evicts nothing: delete it, or add --force"
         elif problem := budgets.why_not(pod.key):
             yield pod.key, problem
@@ -238,7 +238,7 @@ def _waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Itera
 def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
-    created = Manifest.of(before_scheduling(manifest or {}), pod.namespace)
+    created = Manifest(before_scheduling(manifest or NO_POD), pod.namespace)
     places = find_places(partial(Candidate, created), state.catalog, None, 1)
     return not manifest or bool(places.nodes)
 

@@ -54,16 +54,6 @@ def run_strategy(vm: JsonObject) -> str:
     return text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
 
 
-def is_migration_target(pod: JsonObject) -> bool:
-    """Return whether KubeVirt created the pod as the target of a live migration."""
-    return bool(mapping(pod, "metadata", "labels").get(MIGRATION_LABEL))
-
-
-def vmi_uid(pod: JsonObject) -> str:
-    """Return the UID of the VMI that the pod runs, or an empty string."""
-    return text(pod, "metadata", "labels", CREATED_BY_LABEL)
-
-
 def controller_of(item: JsonObject) -> JsonObject:
     """Return the owner reference of the object's controller, empty if it has none."""
     owners = mappings(item, "metadata", "ownerReferences")

@@ -175,13 +175,19 @@ class PodStatus(Typed, frozen=True):
         return NO_CONDITION
 
 
+NO_STATUS = PodStatus()
+
+
 class PodObject(Typed, frozen=True):
     """A pod."""
 
     metadata: PodMetadata = PodMetadata()
     spec: PodSpec = NO_SPEC
-    status: PodStatus = PodStatus()
+    status: PodStatus = NO_STATUS
     undecoded: bool = False  # some details were too large to decode
+
+
+NO_POD = PodObject()
 
 
 class NewPodMetadata(PodMetadata, frozen=True):
