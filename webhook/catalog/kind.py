@@ -126,7 +126,7 @@ class Kind(Struct, frozen=True):
     @property
     def typed(self) -> bool:
         """Return whether objects decode to a subclass of `Typed`. Otherwise they decode to maps."""
-        return not is_typeddict(self.shape)
+        return isinstance(self.shape, type(Struct))
 
     def decode(self, raw: msgspec.Raw | bytes) -> Any:
         """Decode an object to the shape. Raises MalformedObject.
@@ -158,7 +158,7 @@ class Kind(Struct, frozen=True):
     def extract(self, item: Any) -> Fact | None:
         """Read the fact of a decoded object; None for an object to ignore. Raises MalformedObject."""
         try:
-            if identity(item)[1]:
+            if text(item, "metadata", "name") if isinstance(item, dict) else item.metadata.name:
                 return self.read(item)
             problem = "metadata.name is missing"
         except Malformed as error:

@@ -106,8 +106,9 @@ def _lines(
     gap = (fitting or [gap for gap in GAPS if used[gap] - gap <= columns] or GAPS[-1:])[0]
     indent = used[gap] if fitting else GAPS[0]
     for row in rows:
-        parts = textwrap.wrap(row[-1], max(columns - indent, 1), **WRAPPING) if columns else [row[-1]]
-        parts = parts or [""]
+        parts = [row[-1]]
+        if columns and len(row[-1]) > columns - indent:
+            parts = textwrap.wrap(row[-1], max(columns - indent, 1), **WRAPPING) or [""]
         if not fitting:
             parts = ["", *(part for part in parts if part != NO_VALUE)]
         yield (" " * gap).join(map(_styled, [*row[:-1], parts[0]], widths, [colors] * len(row))).rstrip()

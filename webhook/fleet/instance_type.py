@@ -27,7 +27,7 @@ class NotFound(Exception):
 
 def has_instance_type(vm: JsonObject) -> bool:
     """Return whether the VM names an instance type or a preference."""
-    return any(mapping(vm, "spec", field) for field in _KINDS)
+    return any(map(mapping(vm, "spec").get, _KINDS))
 
 
 def expanded(vm: JsonObject, blueprints: Blueprints) -> JsonObject:

@@ -19,11 +19,11 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import predict
 from webhook.placement.objects.facts import Key, Namespace, Node, Pod
-from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.objects.longhorn import tolerations
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.pod_object import NO_POD, NO_SPEC, PodObject, PodSpec
-from webhook.placement.objects.selectors import selects
+from webhook.placement.objects.selectors import REQUIRED, selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
@@ -171,7 +171,9 @@ class Status(Struct, frozen=True):
     @property
     def outage(self) -> RefusedServer | None:
         """Return a share-manager without which the running VM has no disk, and for which the scheduler has no node."""
-        refused = self.machine.refused if self.node else {}
+        refused = self.machine.refused
+        if not refused or not self.node:
+            return None
         return next((refused[each.volume] for each in self.claims if each.volume and each.volume in refused), None)
 
     @property
@@ -423,13 +425,13 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
     spec = _server(machine, claim, catalog)
-    server = Manifest(PodObject(spec=spec), "")
-    pod = machine.next_pod
-    limited = server.requires_nodes or spec.node_selector
+    limited = REQUIRED in mapping(spec.affinity, "nodeAffinity") or spec.node_selector
     nodes = catalog.all_nodes()
     doubtful = nodes if limited else catalog.tainted_nodes()
     if not doubtful and not claim.limits:
         return ""
+    pod = machine.next_pod
+    server = Manifest(PodObject(spec=spec), "")
     # At a cold start, the VM prefers the nodes within the limits.
     others = (node for node in doubtful if selects(claim.limits, node.labels) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading import kubernetes_yaml
 
 STANDARD_INPUT = Path("-")
@@ -71,9 +71,10 @@ class Document(Struct, frozen=True):
     def _kind_of(self, indexes: tuple[int, ...], item: Any, inherited: Kind) -> Kind:
         problem = "expected a mapping"
         if isinstance(item, dict):
-            kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
-            if all(kind):
-                return kind
+            api_version = item.get("apiVersion") or inherited[0]
+            kind = item.get("kind") or inherited[1]
+            if api_version and kind and isinstance(api_version, str) and isinstance(kind, str):
+                return api_version, kind
             problem = "apiVersion and kind are required"
         subject = f"{_path_of(indexes).removesuffix('.')}: " if indexes else ""
         raise self.error(f"{subject}not a Kubernetes object: {problem}")

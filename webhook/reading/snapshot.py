@@ -15,6 +15,7 @@ from webhook.reading.documents import BadInput, Document, read_all
 COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 DESCRIPTION = ("kubevirt-scheduler/v1", "Snapshot")
+_WITH_SECRETS = frozenset({PODS.name, VIRTUAL_MACHINES.name, VMIS.name})
 _CLOUD_INIT = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
@@ -36,7 +37,7 @@ def read(paths: Sequence[Path]) -> tuple[Inventory, JsonObject]:
             api_version, name = version_and_kind
             if kind := by_name.get((api_version.rpartition("/")[0], name)):
                 found += name in known
-                if _holds_secrets(kind, item):
+                if name in _WITH_SECRETS and _holds_secrets(name, item):
                     inventory.with_secrets.append("/".join(key_of(item)))
                 _put(inventory, document, kind, item)
     if not found:
@@ -91,13 +92,11 @@ def _put(inventory: Inventory, document: Document, kind: Kind, item: JsonObject,
             inventory.store.put(fact)
 
 
-def _holds_secrets(kind: Kind, item: JsonObject) -> bool:
+def _holds_secrets(kind: str, item: JsonObject) -> bool:
     """Return whether a manifest has what a snapshot lacks: the environment of a share-manager, or cloud-init data."""
-    if kind is PODS:  # Longhorn stores the passphrase of an encrypted volume there
+    if kind == PODS.name:  # Longhorn stores the passphrase of an encrypted volume there
         serves = is_share_manager(mapping(item, "metadata", "labels"))
         return serves and any(container.get("env") for container in mappings(item, "spec", "containers"))
-    if kind not in (VIRTUAL_MACHINES, VMIS):
-        return False
     spec = mapping(item, "spec", "template", "spec") or mapping(item, "spec")
     sources = (mapping(volume, name) for volume in mappings(spec, "volumes") for name in _CLOUD_INIT)
     return any(source.keys() & {"userData", "userDataBase64"} for source in sources)

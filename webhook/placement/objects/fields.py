@@ -61,7 +61,10 @@ def text(value: Any, *path: str) -> str:
 
 def condition(item: Any, kind: str) -> JsonObject:
     """Return a condition of an object's status, or an empty map."""
-    return next((each for each in mappings(item, "status", "conditions") if each.get("type") == kind), {})
+    for each in mappings(item, "status", "conditions"):
+        if each.get("type") == kind:
+            return each
+    return {}
 
 
 def has_condition(item: Any, kind: str) -> bool:
