@@ -164,7 +164,9 @@ def test_a_stopped_share_manager_leaves_its_vms_without_a_disk_until_uncordon() 
 def test_a_budget_for_two_pods_on_the_only_node_lets_one_of_them_go() -> None:
     labels = {"labels": {"app": "db"}}
     vms = [*on("node-a", strategy="None", pod=labels), *on("node-a", strategy="None", name="vm2", pod=labels)]
-    found = drain(NODES[0], *vms, budget(allowed=1, app="db"))
+    others = on("node-a", strategy="None", name="vm3")
+    found = drain(NODES[0], *vms, *others, budget(allowed=1, app="db"))
+    assert what_happens(found, "vm3")[0] == "Stops until uncordon"
     words = "May block until somebody acts, or may stop until uncordon"
     assert {what_happens(found, name)[0] for name in ("vm1", "vm2")} == {words}
     pods = [owned(pod(name, node="node-a", labels={"app": "db"})) for name in ("a", "b")]
