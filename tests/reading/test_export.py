@@ -20,14 +20,19 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import vm
+from tests.support.paths import ROOT
 from tests.support.random_clusters import placement_cases
 from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.cluster.client import Api, ClusterClient
+from webhook.fleet.next_pod import rendered_pod
+from webhook.fleet.vm_pod_template import Rendering
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.export import export
 from webhook.reading.export import reduced as reduced_raw
 
 KINDS = {kind.name: kind for kind in (*kinds("longhorn-system"), *tool_kinds("longhorn-system"))}
+RECORDED = json.loads((ROOT / "tests/data/rendered-pods.json").read_text())
 SECRET = "the-passphrase"
 
 
@@ -97,6 +102,28 @@ def test_of_an_ephemeral_volume_no_template_is_kept_and_of_mounts_only_their_bin
     assert SECRET not in json.dumps(kept)
     assert kept["spec"]["volumes"] == [{"name": "scratch", "ephemeral": {}}]
     assert [each.get("volumeMounts") for each in kept["spec"]["containers"]] == [None, [{"bindMountOptions": ["x"]}]]
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: case["name"])
+def test_the_pod_of_a_vm_is_predicted_from_the_fields_that_are_kept(case: Any) -> None:
+    """Of a live cluster, neither the architecture nor SEV, vTPMs and KubeVirt's own requests were decoded."""
+    stopped = {"kind": "VirtualMachine", "metadata": {"name": "vm1"}, "spec": {"template": case["template"]}}
+    kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}} | case["kubevirt"]
+    whole, kept = (
+        rendered_pod(one, rendering=Rendering.of(by), uids=RECORDED["uids"])["spec"]
+        for one, by in ((stopped, kubevirt), (reduced(stopped), reduced(kubevirt)))
+    )
+    assert kept == whole
+
+
+def test_of_a_vms_probes_and_of_its_launch_security_no_contents_are_kept() -> None:
+    probe = {"exec": {"command": [SECRET]}}
+    sev = {"session": SECRET, "dhCert": SECRET, "policy": {"encryptedState": True}}
+    kept = reduced(vm(livenessProbe=probe, readinessProbe=probe, domain={"launchSecurity": {"sev": sev}}))
+    assert SECRET not in json.dumps(kept)
+    spec = kept["spec"]["template"]["spec"]
+    assert spec["livenessProbe"] == spec["readinessProbe"] == {"exec": {}}
+    assert spec["domain"]["launchSecurity"] == {"sev": {"policy": {"encryptedState": True}}}
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], ["x"], [[1]], {}, {"a": None}])

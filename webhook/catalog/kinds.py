@@ -97,8 +97,11 @@ NODES = Kind("v1", "Node", Node, facts.Node, read_node)
 # Pods
 
 _PVC = map_of("claimName hotpluggable")
+_PRESENT = map_of()  # only the presence of the map counts
 _VOLUMES = list_of(
     "name",
+    containerPath=map_of("path"),
+    downwardMetrics=_PRESENT,
     persistentVolumeClaim=_PVC,
     dataVolume=map_of("name hotpluggable"),
     ephemeral=map_of(persistentVolumeClaim=_PVC),
@@ -131,18 +134,30 @@ PODS = Kind(
 
 _DEVICES = list_of("name deviceName")
 _DISKS = list_of("name cache shareable lun")
+_PROBE = map_of(exec=_PRESENT)
 _DOMAIN = map_of(
-    "cpu rebootPolicy",
+    "cpu rebootPolicy ioThreads",
     machine=map_of("type"),
     resources=map_of("requests limits overcommitGuestOverhead"),
-    memory=map_of("guest hugepages"),
-    devices=map_of(gpus=_DEVICES, hostDevices=_DEVICES, disks=_DISKS, filesystems=list_of("name")),
-    features=map_of(hyperv=map_of("evmcs")),
+    memory=map_of("guest hugepages reservedOverhead"),
+    devices=map_of(
+        "autoattachGraphicsDevice autoattachSerialConsole logSerialConsole",
+        gpus=_DEVICES,
+        hostDevices=_DEVICES,
+        disks=_DISKS,
+        filesystems=list_of("name"),
+        interfaces=list_of("name", sriov=_PRESENT, passtBinding=_PRESENT, binding=map_of("name")),
+        tpm=map_of("enabled"),
+    ),
+    features=map_of(hyperv=map_of("evmcs reenlightenment")),
+    launchSecurity=map_of(sev=map_of("policy"), snp=_PRESENT, tdx=_PRESENT),
 )
 _VMI_SPEC = map_of(
     f"{_CONSTRAINTS} evictionStrategy architecture",
     domain=_DOMAIN,
     volumes=_VOLUMES,
+    livenessProbe=_PROBE,
+    readinessProbe=_PROBE,
     utilityVolumes=list_of("name claimName"),
 )
 
@@ -239,12 +254,17 @@ _TOOL_KINDS = (
         object_of(
             spec=map_of(
                 configuration=map_of(
-                    "cpuModel evictionStrategy",
-                    developerConfiguration=map_of("nodeSelectors cpuAllocationRatio memoryOvercommit"),
+                    "cpuModel cpuRequest evictionStrategy additionalGuestMemoryOverheadRatio architectureConfiguration",
+                    developerConfiguration=map_of(
+                        "nodeSelectors cpuAllocationRatio memoryOvercommit minimumClusterTSCFrequency"
+                    ),
+                    network=map_of("binding"),
+                    supportContainerResources=list_of("type resources"),
+                    virtualMachineOptions=map_of("disableSerialConsoleLog"),
                 ),
                 customizeComponents=map_of(flags=map_of(controller=map_of(kubevirt.COPIED_ANNOTATIONS))),
             ),
-            status=map_of("observedKubeVirtVersion"),
+            status=map_of("observedKubeVirtVersion defaultArchitecture"),
         ),
     ),
     Kind("policy/v1", "PodDisruptionBudget", object_of(spec=map_of("selector"), status=map_of("disruptionsAllowed"))),

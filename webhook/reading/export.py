@@ -30,7 +30,7 @@ OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
 ANNOTATIONS = frozenset(
     {VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE, OLD_CLASS}
 )
-_CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
+_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral", "containerPath", "downwardMetrics")
 
 
 def description(cluster: ClusterClient, webhook: Webhook, time: str) -> JsonObject:
@@ -101,7 +101,7 @@ def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> Js
             }
     for spec in specs:
         if "volumes" in spec:
-            spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
+            spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _SOURCES)]
     _reduce_containers(item)
     for condition in mappings(item, "status", "conditions"):
         if condition.get("type") != "PodScheduled":  # says why a pod is Pending
