@@ -28,11 +28,10 @@ def make_busy(guests: NodeScenario, node: str) -> None:
 def check_traffic(guests: NodeScenario, pod: str, stays: bool, measured: Measured, start: str) -> None:
     """Measure the disk of a VM, and compare the bytes on its node's link with those that it read and wrote."""
     node = guests.get(pod)["spec"]["nodeName"]
-    for size, kind in ("4 KiB", "write"), ("4 KiB", "read"), ("1 MiB", "write"), ("1 MiB", "read"):
-        result = guests.measure(pod, "disk1", size, kind)
+    for result in guests.measure(pod, "disk1"):
         measured(f"{start}, {'together' if stays else 'apart'} on {node}: {result}")
         # Beside few small operations, the kubelet's own requests count.
-        if size == "1 MiB":
+        if result.size == "1 MiB":
             crossing = result.crossing(node)
             assert crossing < NEARLY_NOTHING if stays else crossing > NEARLY_ALL
 
