@@ -100,10 +100,10 @@ class NodeScenario(Scenario):
         return pod
 
     def fill(self, node: str, **requests: str) -> None:
-        """Create a pod with these resource requests on a node."""
+        """Create a pod with these resource requests on a node. The scheduler counts them before it runs."""
         container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
         spec = {"containers": [container], "nodeName": node}
-        self.wait_running(self.create({"metadata": {"generateName": "filler-"}, "spec": spec}))
+        self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def wait_running(self, pod: str, seconds: float = START) -> str:
         return super().wait_running(pod, seconds)
@@ -141,16 +141,14 @@ class NodeScenario(Scenario):
         return f"/share/work/{self.namespace}-{vm}"
 
     def close(self) -> None:
-        """Delete everything but the namespace and the nodes. The share-managers end after their clients."""
+        """Delete everything but the namespace and the nodes. The share-managers end after their clients.
+
+        A pod is gone once its volumes are unmounted. A share-manager may end later, beside the next scenario.
+        """
         self.plane.request("DELETE", f"{self.pods}?gracePeriodSeconds=5")
         self.plane.wait(lambda: not self.plane.request("GET", self.pods)["items"], START, "the end of the guests")
-        for volume in self.volumes:
-            self.plane.wait(lambda volume=volume: self._has_stopped(volume), START, f"the end of {volume}'s server")  # type: ignore[misc]
         self._label_nodes(None)
         super().close()
-
-    def _has_stopped(self, volume: str) -> bool:
-        return self.longhorn.pod(volume) is None
 
     def _label_nodes(self, pool: str | None) -> None:
         for name in self.cluster.names:
