@@ -15,10 +15,7 @@ best round, and a rate from the best round: what other programs disturbed least.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
-import socket
 import statistics
 import sys
 from collections import defaultdict
@@ -34,7 +31,7 @@ from stage import Row, bar_chart
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support.nodes.machine import NAMES, SHELL_PORT, Machine, prepare
+from tests.support.nodes.machine import NAMES, Guest, Machine, prepare
 from tests.support.nodes.share_managers import GANESHA
 from tests.support.nodes.system import system
 
@@ -117,24 +114,6 @@ def exports(names: tuple[str, ...]) -> str:
         numbered = export.replace("Export_Id = 1", f"Export_Id = {number}").replace("= 1.0", f"= {number}.0")
         found.append(f"EXPORT {{{numbered.replace('VOLUME', name)}")
     return "".join(found)
-
-
-class Guest:
-    """The program that measures, on one machine."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._shell = socket.create_connection((machine.address, SHELL_PORT))
-        self._lines = self._shell.makefile("r")
-        self._shell.sendall(b"exec python3 /share/guest/guest.py answer\n")
-
-    def ask(self, *arguments: str) -> dict[str, float]:
-        """Return the result of a measurement."""
-        self._shell.sendall(f"{shlex.join(arguments)}\n".encode())
-        line = self._lines.readline()
-        try:
-            return dict(json.loads(line))
-        except ValueError:
-            raise RuntimeError(f"{arguments}: {line + self._lines.read()}") from None
 
 
 class Machines:

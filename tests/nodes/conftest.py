@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -36,17 +37,24 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenControlPlane
         yield plane
 
 
-@pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file system with the images: the pods' sandbox, the programs of our pods, and the product."""
-    folder = tmp_path_factory.mktemp("images")
+def write_images(folder: Path) -> Path:
+    """Write the file system with the images: the pods' sandbox, the programs of our pods, and the product."""
     tools = write_archive(folder / "tools.tar", TOOLS, system().archive, {"Cmd": ["/bin/bash"]})
     return write_store(folder, STATE.with_name("images"), [pause_archive(folder / "pause.tar"), tools, ARCHIVE])
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: OpenControlPlane, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(plane, system(), images, tmp_path_factory.mktemp("nodes"))
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Path]]:
+    """The images, which are written while the control plane starts."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(write_images, tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    images: Future[Path], plane: OpenControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    cluster = Cluster(plane, system(), images.result(), tmp_path_factory.mktemp("nodes"))
     try:
         cluster.start()
         yield cluster

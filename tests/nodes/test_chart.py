@@ -47,7 +47,9 @@ def token_of(cluster: Cluster, pod: Object) -> str:
     """Return the token that the kubelet has mounted into a replica."""
     folder = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~projected"
     # Not by the link `token`: the folder is sticky, and its links are another user's (fs.protected_symlinks).
-    return cluster[pod["spec"]["nodeName"]].run(f"cat $(ls -d {folder}/*/..[0-9]*/token | tail -1)")
+    # The kubelet may replace the folder between both programs.
+    read = f"cat $(ls -d {folder}/*/..[0-9]*/token | tail -1) 2>/dev/null"
+    return cluster[pod["spec"]["nodeName"]].run(f"until {read}; do sleep 0.1; done")
 
 
 def test_the_chart_decides_through_its_service_and_passes_its_own_test(guests: NodeScenario, release: Release) -> None:

@@ -42,14 +42,19 @@ class Fleet:
         self.volumes = {vm: guests.add_volume(vm) for vm in VMS}
         guests.wait_bound(*VMS)
         self.drained, *others = guests.cluster.names
+        places = dict(zip(VMS, (self.drained, *others), strict=True))
         self._allow(self.drained)
+        self._add(LOCAL)
         consumer = guests.create_consumer(ELSEWHERE, opt_in=True)
-        for vm, node in zip(VMS, (self.drained, *others), strict=True):
-            self._allow(node)
-            self._add(vm)
+        for vm, node in places.items():
+            if vm != LOCAL:
+                self._allow(node)
+                self._add(vm)
+            self._wait(lambda vm=vm: self._is_scheduled(vm), f"the scheduler has placed VM {vm}")
+        self._allow(*guests.cluster.names)
+        for vm, node in places.items():
             self._wait(lambda vm=vm, node=node: self.node(vm) == node, f"VM {vm} on {node}")
             guests.wait_for_work(vm)
-        self._allow(*guests.cluster.names)
         guests.delete(consumer)
 
     def _allow(self, *nodes: str) -> None:
@@ -66,6 +71,12 @@ class Fleet:
         body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": vm}}
         body |= {"spec": {"runStrategy": "Always", "template": template}}
         self.plane.request("POST", vm_path(self.guests), body)
+
+    def _is_scheduled(self, vm: str) -> bool:
+        """Return whether the pod of a VM, and that of its share-manager, are on a node."""
+        pods = self.plane.request("GET", f"{self.guests.pods}?labelSelector=vm.kubevirt.io/name%3D{vm}")["items"]
+        server = self.guests.longhorn.pod(self.volumes[vm]) or {"spec": {}}
+        return bool(pods) and all("nodeName" in each["spec"] for each in (server, *pods))
 
     def _wait(self, predicate: Any, what: str) -> None:
         self.plane.wait(predicate, START, what)

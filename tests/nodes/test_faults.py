@@ -21,16 +21,15 @@ OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshut
 UNDISTURBED = 15.0
 
 
-def start_vm_with_its_server(guests: NodeScenario, node: str = "") -> tuple[str, str, str]:
-    """Start a VM that does I/O, from cold, on any node or this one. Return its volume, its pod and the node of both."""
+def start_vm_with_its_server(guests: NodeScenario, node: str) -> str:
+    """Start a VM that does I/O, from cold, on this node. Return its pod."""
     volume = guests.add_volume()
     guests.wait_bound("disk1")
-    where = {"nodeSelector": {POOL: guests.namespace, HOSTNAME: node}} if node else {}
-    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, **where))
-    node = guests.wait_running(pod)
-    assert guests.longhorn.wait_running(volume) == node
+    where = {POOL: guests.namespace, HOSTNAME: node}
+    pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, nodeSelector=where))
+    assert guests.wait_running(pod) == guests.longhorn.wait_running(volume) == node
     guests.wait_for_work("vm1")
-    return volume, pod, node
+    return pod
 
 
 def set_taints(guests: NodeScenario, node: str, *taints: Object) -> None:
@@ -111,11 +110,11 @@ def test_a_lost_network_pauses_only_the_vm_that_is_apart_from_its_server(
     guests: NodeScenario, cluster: Cluster, measured: Measured
 ) -> None:
     """For 25 s, so that the node stays Ready: Longhorn would replace the share-manager of a node that isn't."""
-    _, _, node = start_vm_with_its_server(guests)
-    other = next(name for name in cluster.names if name != node)
+    node, other, _ = cluster.names
     guests.add_volume("disk2", node=node)
     guests.wait_bound("disk2")
     apart = guests.create(guests.vm_pod("vm2", "disk2", work=True, opt_in=None, nodeName=other))
+    start_vm_with_its_server(guests, node)
     assert guests.wait_running(apart) == other
     guests.wait_for_work("vm2")
     cluster[node].cut_network()

@@ -47,7 +47,7 @@ def test_a_wrong_clock_renews_no_certificate_and_an_api_server_that_is_away_stop
     plane.wait(lambda: all_ready(release), 60, "two replicas")
     replica = pods(release)[0]
     node = replica["spec"]["nodeName"]
-    _, pod, _ = start_vm_with_its_server(guests, node)
+    pod = start_vm_with_its_server(guests, node)
     running, issued, before = pids(cluster, guests.get(pod)), certificates(release), sum(restarts(release))
     with days_ahead(cluster, node):
         send(cluster, replica, "KILL", *pids(cluster, replica)[1:])  # all but the sandbox's

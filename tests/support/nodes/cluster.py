@@ -42,6 +42,9 @@ KUBELET: Object = {
     "evictionHard": NO_EVICTION,
     "failSwapOn": False,
     "imageGCHighThresholdPercent": 100,
+    # A volume waits for the next status before it is mounted, and detached: 10 s by default. Heartbeats don't change.
+    "nodeStatusUpdateFrequency": "3s",
+    "nodeStatusReportFrequency": "5m",
     "resolvConf": "",
 }
 # Kept small: an image's platform and KubeVirt's node labeller would set them.

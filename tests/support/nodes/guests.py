@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.longhorn import Longhorn
 from tests.support.nodes.cluster import Cluster
 from tests.support.nodes.images import PAUSE, TOOLS
-from tests.support.nodes.machine import STATE
+from tests.support.nodes.machine import STATE, Guest
 from tests.support.scenario import HOSTNAME, POOL, Scenario
 
 PROGRAM = ["python3", "/share/guest/guest.py"]
@@ -98,31 +100,28 @@ class NodeScenario(Scenario):
         return pod
 
     def fill(self, node: str, **requests: str) -> None:
-        """Create a pod with these resource requests on a node."""
+        """Create a pod with these resource requests on a node. The scheduler counts them before it runs."""
         container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
         spec = {"containers": [container], "nodeName": node}
-        self.wait_running(self.create({"metadata": {"generateName": "filler-"}, "spec": spec}))
+        self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def wait_running(self, pod: str, seconds: float = START) -> str:
         return super().wait_running(pod, seconds)
 
-    def measure(
-        self, pod: str, claim: str, size: str, kind: str, *, seconds: float = 1.5, in_flight: int = 1
-    ) -> Result:
-        """Measure one kind of operation on a disk of a running pod."""
+    def measure(self, pod: str, claim: str, seconds: float = 1.5) -> Iterator[Result]:
+        """Measure each kind of operation on a disk of a running pod, for so long."""
         found = self.get(pod)
         machine = self.cluster[found["spec"]["nodeName"]]
         process = machine.pids(found["metadata"]["uid"])[-1]
-        enter = f"nsenter --target {process} --mount --root --wd=/ --"
-        arguments = [*PROGRAM, "measure", disk_of(claim), f"'{size}'", kind]
-        # Once without measuring: the disk is filled, and all programs are in memory.
-        machine.run(f"{enter} {' '.join([*arguments, '0.1', '1'])}", 600)
-        before = self.cluster.link_bytes()
-        output = machine.run(f"{enter} {' '.join([*arguments, str(seconds), str(in_flight)])}", 600)
-        crossed = {name: number - before[name] for name, number in self.cluster.link_bytes().items()}
-        result = json.loads(output.splitlines()[-1])
-        assert result.pop("direct"), "the disk was not opened with O_DIRECT"
-        return Result(size, kind, **result, link_bytes=crossed)
+        with closing(Guest(machine, f"nsenter --target {process} --mount --root --wd=/ --")) as guest:
+            for size, kind in product(("4 KiB", "1 MiB"), ("write", "read")):
+                # Once without measuring: the disk is filled, and all programs are in memory.
+                guest.ask(disk_of(claim), size, kind, "0.1", "1")
+                before = self.cluster.link_bytes()
+                result = guest.ask(disk_of(claim), size, kind, str(seconds), "1")
+                crossed = {name: number - before[name] for name, number in self.cluster.link_bytes().items()}
+                assert result.pop("direct"), "the disk was not opened with O_DIRECT"
+                yield Result(size, kind, **result, link_bytes=crossed)
 
     def work_log(self, vm: str) -> list[dict[str, Any]]:
         """Return the lines that a working guest has logged: here, not at its node, which may be out of reach."""
@@ -142,16 +141,14 @@ class NodeScenario(Scenario):
         return f"/share/work/{self.namespace}-{vm}"
 
     def close(self) -> None:
-        """Delete everything but the namespace and the nodes. The share-managers end after their clients."""
+        """Delete everything but the namespace and the nodes. The share-managers end after their clients.
+
+        A pod is gone once its volumes are unmounted. A share-manager may end later, beside the next scenario.
+        """
         self.plane.request("DELETE", f"{self.pods}?gracePeriodSeconds=5")
         self.plane.wait(lambda: not self.plane.request("GET", self.pods)["items"], START, "the end of the guests")
-        for volume in self.volumes:
-            self.plane.wait(lambda volume=volume: self._has_stopped(volume), START, f"the end of {volume}'s server")  # type: ignore[misc]
         self._label_nodes(None)
         super().close()
-
-    def _has_stopped(self, volume: str) -> bool:
-        return self.longhorn.pod(volume) is None
 
     def _label_nodes(self, pool: str | None) -> None:
         for name in self.cluster.names:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.support.controlplane.process import LAUNCHER
 from tests.support.nodes.system import System
@@ -182,6 +183,30 @@ class Machine:
         """Return how many bytes have passed the machine's link so far, in both directions."""
         found = json.loads(_ip("-json", "-statistics", "link", "show", "dev", self.link))[0]["stats64"]
         return int(found["rx"]["bytes"] + found["tx"]["bytes"])
+
+
+class Guest:
+    """The program guest.py, which measures what it is asked: on a machine, or where the command `enter` leads."""
+
+    def __init__(self, machine: Machine, enter: str = "") -> None:
+        self._shell = socket.create_connection((machine.address, SHELL_PORT), CONNECT_TIMEOUT)
+        self._shell.settimeout(600)
+        self._lines = self._shell.makefile("r")
+        self._shell.sendall(f"exec {enter} python3 /share/guest/guest.py answer\n".encode())
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """Return the result of a measurement."""
+        self._shell.sendall(f"{shlex.join(arguments)}\n".encode())
+        line = self._lines.readline()
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            raise RuntimeError(f"{arguments}: {line + self._lines.read()}") from None
+
+    def close(self) -> None:
+        """End the program."""
+        self._lines.close()
+        self._shell.close()
 
 
 def _ip(*arguments: str) -> str:

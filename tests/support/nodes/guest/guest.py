@@ -1,10 +1,10 @@
 """The guest of a VM, in its pod's container: it uses the disk as QEMU would for a guest.
 
 guest.py wait                                   wait for SIGTERM
-guest.py answer                                 read arguments of `measure` from each line of the standard input
+guest.py answer                                 measure for each line of the standard input, DISK SIZE KIND SECONDS
+                                                COUNT, with COUNT operations in flight, and print the result
 guest.py work DISK LOG [SIGNAL]                 write and read back records, and write a line to the log each second;
                                                 begin when the file SIGNAL exists, as the target of a migration
-guest.py measure DISK SIZE KIND SECONDS COUNT   measure with COUNT operations in flight, and print the result
 """
 
 import json
@@ -106,4 +106,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the first process of a container has no default action
     if sys.argv[1] == "wait":
         signal.pause()
-    {"answer": answer, "measure": measure, "work": work}[sys.argv[1]](*sys.argv[2:])
+    {"answer": answer, "work": work}[sys.argv[1]](*sys.argv[2:])
