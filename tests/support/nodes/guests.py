@@ -99,10 +99,10 @@ class NodeScenario(Scenario):
         self.wait_running(pod)
         return pod
 
-    def fill(self, node: str, **requests: str) -> None:
+    def fill(self, node: str, priority_class: str | None = None, **requests: str) -> None:
         """Create a pod with these resource requests on a node. The scheduler counts them before it runs."""
         container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
-        spec = {"containers": [container], "nodeName": node}
+        spec = {"containers": [container], "nodeName": node, "priorityClassName": priority_class}
         self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def wait_running(self, pod: str, seconds: float = START) -> str:
