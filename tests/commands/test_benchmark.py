@@ -115,11 +115,15 @@ class Cluster(Presses):
         self.server, self.statuses, self.now = server, statuses or {}, 0.0
         self.before = dict[int, Callable[[], Any]]()  # events, by the number of the pod that ends next
         self.presses_in_sleep = 0
+        self.bound_after = 0.0  # when the scheduler binds the share-manager, if it is not bound yet
         server.put(share_manager_pod("vol-bench", node="node-a"))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.count += self.presses_in_sleep
+        if 0 < self.bound_after < self.now:
+            self.server.put(share_manager_pod("vol-bench", node="node-a"))
+            self.bound_after = 0.0
         pods, claims = (self.server._objects[each] for each in MADE[:2])
         for claim in claims.values():
             claim["spec"]["volumeName"] = "pvc-bench"
@@ -198,6 +202,14 @@ def test_probes_run_one_after_the_other_and_everything_is_deleted(
     assert [server.count(verb, "namespaces") > 0 for verb in ("get", "delete")] == [not namespace] * 2
 
 
+def test_the_run_waits_until_the_share_manager_has_a_node(server: ApiServer, start: Start) -> None:
+    cluster = Cluster(server)
+    server.put(UNBOUND)
+    cluster.bound_after = 5.0
+    _, nodes = start(cluster).run()
+    assert nodes == {"beside": "node-a", "elsewhere": "node-b"}
+
+
 @pytest.mark.parametrize(
     ("number", "played", "problem"),
     [
@@ -234,8 +246,10 @@ def test_an_error_names_the_cause_and_everything_is_deleted(
 
 TERMINATING = share_manager_pod("vol-bench", node="node-a")
 TERMINATING["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+UNBOUND = share_manager_pod("vol-bench", node="")
 EVENTS: dict[str, tuple[int, Callable[[Cluster], Any], type[BaseException]]] = {
     "no share-manager serves volume": (0, lambda each: each.server.put(TERMINATING), BadInput),
+    "has found no node for the share-manager in a minute": (0, lambda each: each.server.put(UNBOUND), BadInput),
     "has replaced the share": (2, lambda each: each.server.put(share_manager_pod("vol-bench", node="c")), BadInput),
     "^$": (1, lambda each: each.add(2, None), KeyboardInterrupt),  # Ctrl-C
 }

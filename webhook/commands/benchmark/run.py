@@ -51,7 +51,7 @@ class BenchmarkRun:
             self._cluster.send("POST", path, self._plan.claim_manifest(), REQUEST_TIMEOUT)
             _report("Waiting for the share-manager")
             self._run_pod(0, "Running")
-            server = self._share_manager()
+            server = self._bound_share_manager()
             visits = {BESIDE: list[Visit](), ELSEWHERE: list[Visit]()}
             nodes = {BESIDE: server[0]}
             for number, side in enumerate(VISITS, 1):
@@ -105,6 +105,15 @@ class BenchmarkRun:
         own = [each for each in events if text(each, "involvedObject", "name").startswith(self._plan.name)]
         messages = [text(each, "message") for each in own if text(each, "message") != problem]
         return f" (last warning: {messages[-1]})" if messages else ""
+
+    def _bound_share_manager(self) -> tuple[str, str]:
+        """Return the same as `_share_manager`, as soon as the pod has a node."""
+        until = self._clock() + LONGEST_PROBLEM
+        while not (found := self._share_manager())[0]:
+            if self._clock() >= until:
+                raise BadInput("the scheduler has found no node for the share-manager in a minute")
+            self._presses.sleep(POLL)
+        return found
 
     def _share_manager(self) -> tuple[str, str]:
         """Return the node and the UID of the share-manager pod. Raises BadInput, and ClusterError."""
