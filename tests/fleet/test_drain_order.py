@@ -348,6 +348,12 @@ def test_the_share_manager_of_a_second_disk_may_move_while_its_vm_is_started_aga
     assert pauses == [False, True, True]
 
 
+def test_a_share_manager_that_follows_no_vm_may_move_while_its_vm_is_started_again() -> None:
+    vms = on("node-a", "disk1", strategy="External", opt_in=False, **NOT_MIGRATABLE)
+    found = ordered(*NODES, *storage(node="node-b"), *vms, nodes=("node-a", "node-c"), rolling=True)
+    assert words_of(found.vms[0].events) == "Restarts, then may restart, then I/O may pause"
+
+
 def test_the_share_manager_of_vms_that_are_evicted_at_once_may_follow_one_of_them() -> None:
     vms = [
         *on("node-a", "disk1", strategy="None", **NOT_MIGRATABLE),

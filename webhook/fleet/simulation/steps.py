@@ -270,19 +270,33 @@ def _next_pod(state: State, key: Key, others: State | None = None) -> State:
     places = _places_of_next_pod(vm, others, others.crowded_catalog(key))
     if not places.nodes or places.pod is None:
         return state.with_vm(replace(vm, why=places.problem))
-    nodes = places.nodes
+    state, nodes = _beside_storage(state, vm, places.nodes, others)
+    return state.with_vm(placed(vm, nodes, places.pod, state.step, vm.why).unless_taken(sure=places.sure))
+
+
+def _beside_storage(state: State, vm: Vm, nodes: tuple[str, ...], others: State) -> tuple[State, tuple[str, ...]]:
+    """Return where a VM that can run on these nodes starts, and the state with its share-manager."""
+    volume = vm.status.volume
+    server = state.servers.get(volume)
     if vm.status.opted_in and is_enforced(vm):
         decision = decide_start(vm.machine, vm.status.opted_in_by, others.catalog, state.site.around.settings)
-        server = state.servers.get(vm.status.volume)
         if decision.outcome is Outcome.PINNED and decision.node and (server is None or server.certain):
             serving = _serving(decision.node, server)
-            nodes = serving if _all_run(vm, serving, others) else nodes
-        elif server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
+            return state, serving if _all_run(vm, serving, others) else nodes
+        if server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
             nodes = tuple(dict.fromkeys((*nodes, *server.nodes)))
-            server = replace(server, nodes=nodes, follows=key, certain=True, moved=True)
-            state = state.with_server(vm.status.volume, server)
-    return state.with_vm(placed(vm, nodes, places.pod, state.step, vm.why).unless_taken(sure=places.sure))
+            return state.with_server(
+                volume, replace(server, nodes=nodes, follows=vm.key, certain=True, moved=True)
+            ), nodes
+    if server and server.nodes and not server.certain and not _is_followed(vm, state):
+        return may_have_moved(volume, state), nodes
+    return state, nodes
+
+
+def _is_followed(vm: Vm, state: State) -> bool:
+    """Return whether a share-manager that only this VM uses, and that starts now, follows the VM."""
+    return vm.status.opted_in and is_enforced(vm) and state.site.around.settings.steering
 
 
 def _may_follow(vm: Vm, server: Server, state: State) -> bool:
@@ -362,13 +376,16 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
     state = state.with_vm(replace(vm, nodes=nodes).unless_taken(sure=again.sure))
     for volume in vm.volumes:
         server = state.servers[volume]
-        if volume != vm.status.volume:
-            server = restarted.servers[volume]
-        elif nodes != vm.nodes:
-            stays = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
-            server = replace(server, nodes=nodes) if stays else replace(server, certain=False)
-        state = state.with_server(volume, server)
+        follows = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
+        both = replace(server, nodes=nodes) if follows else _either(server, restarted.servers[volume])
+        state = state.with_server(volume, both)
     return state
+
+
+def _either(one: Server, other: Server) -> Server:
+    """Return a share-manager that is in one of two states."""
+    nodes = tuple(dict.fromkeys((*one.nodes, *other.nodes)))
+    return one if one == other else replace(one, nodes=nodes, follows=None, certain=False)
 
 
 _APPLY: dict[Action, Callable[[State, Step], State]] = {
