@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fleet.test_drain import BIG, FULL, KEEPS, NODES, NOT_MIGRATABLE, SERVED, on, site
-from tests.support.builders import Object, share_manager_pod, storage
+from tests.support.builders import Object, hotplug_pod, share_manager_pod, storage
 from webhook.fleet.simulation.state import Phase, State
 from webhook.fleet.simulation.steps import Action, Step, apply
 
@@ -68,6 +68,14 @@ def test_a_vm_with_an_unknown_next_pod_runs_somewhere() -> None:
     state = before(*NODES, *SERVED, *created)
     found = after(state, Step(Action.RESTART, vms=(KEY,))).vms[KEY]
     assert (found.nodes, found.phase, found.why) == ((), Phase.RUNS, "where it can run is unknown")
+
+
+def test_a_vm_whose_only_disk_is_hotplugged_follows_its_share_manager_only_if_it_is_stopped_first() -> None:
+    plugged = on("node-b")
+    state = before(*NODES, *SERVED, *plugged, hotplug_pod(plugged[2], node="node-b"))
+    restarted = after(state, Step(Action.RESTART, vms=(KEY,)))
+    started = after(state, Step(Action.STOP, vms=(KEY,)), Step(Action.START, vms=(KEY,)))
+    assert [each.is_together(each.vms[KEY]) for each in (state, restarted, started)] == [False, None, True]
 
 
 def test_a_vm_that_may_run_elsewhere_may_be_evicted() -> None:

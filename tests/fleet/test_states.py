@@ -91,7 +91,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
                                          annotations=DECIDING)],
      "Apart", "NotReviewed", "disk2", "node-b", "follows (cold start)"),
     ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
-     "Apart", "NoClaims", "disk1", "node-a", "follows (cold start)"),
+     "Apart", "NoClaims", "disk1", "node-a", "follows (if stopped first)"),
     ("a hotplugged ISO that others mount has no vote beside a Block disk",
      [*SERVED, BLOCK, vm(), (launcher := vm_pod(node="node-b", claims=["block"])), hotplug_pod(launcher), OTHER_USER],
      "NotConcerned", "NoShareManagerEver", "block", None, "anywhere (NoShareManager)"),

@@ -382,12 +382,9 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
 
 
 def _why_not_pinned_meanwhile(status: Status, catalog: Catalog, settings: Settings) -> Reason | None:
-    """Return why a VM isn't pinned to the node of its share-manager as long as that runs, None if it is.
-
-    Hotplugged disks are attached once the VM runs, and their share-managers have stopped by then.
-    """
+    """Return why a VM isn't pinned to the node of its share-manager as long as that runs, None if it is."""
     decision = decide_start(status.machine, status.opted_in_by, catalog, settings)
-    return None if decision.outcome is Outcome.PINNED or decision.reason is Reason.NO_CLAIMS else decision.reason
+    return None if decision.outcome is Outcome.PINNED else decision.reason
 
 
 def _why_no_node(machine: Machine, catalog: Catalog) -> str:

@@ -280,15 +280,15 @@ def _beside_storage(state: State, vm: Vm, nodes: tuple[str, ...], others: State)
     server = state.servers.get(volume)
     if vm.status.opted_in and is_enforced(vm):
         decision = decide_start(vm.machine, vm.status.opted_in_by, others.catalog, state.site.around.settings)
-        if decision.outcome is Outcome.PINNED and decision.node and (server is None or server.certain):
+        pinned = decision.outcome is Outcome.PINNED
+        if pinned and decision.node and (server is None or server.certain):
             serving = _serving(decision.node, server)
             return state, serving if _all_run(vm, serving, others) else nodes
-        if server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
+        if pinned and server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
             nodes = tuple(dict.fromkeys((*nodes, *server.nodes)))
-            return state.with_server(
-                volume, replace(server, nodes=nodes, follows=vm.key, certain=True, moved=True)
-            ), nodes
+            beside = replace(server, nodes=nodes, follows=vm.key, certain=True, moved=True)
+            return state.with_server(volume, beside), nodes
     if server and server.nodes and not server.certain and not _is_followed(vm, state):
         return may_have_moved(volume, state), nodes
     return state, nodes
