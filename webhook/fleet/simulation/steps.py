@@ -385,7 +385,7 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
 def _either(one: Server, other: Server) -> Server:
     """Return a share-manager that is in one of two states."""
     nodes = tuple(dict.fromkeys((*one.nodes, *other.nodes)))
-    return one if one == other else replace(one, nodes=nodes, follows=None, certain=False)
+    return one if one == other else replace(one, nodes=nodes, certain=False)
 
 
 _APPLY: dict[Action, Callable[[State, Step], State]] = {
