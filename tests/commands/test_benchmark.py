@@ -255,6 +255,15 @@ EVENTS: dict[str, tuple[int, Callable[[Cluster], Any], type[BaseException]]] = {
 }
 
 
+def test_ctrl_c_ends_the_wait_for_a_node_of_the_share_manager(server: ApiServer, start: Start) -> None:
+    cluster = Cluster(server)
+    server.put(UNBOUND)
+    cluster.before[0] = lambda: setattr(cluster, "presses_in_sleep", 1)
+    with pytest.raises(KeyboardInterrupt):
+        start(cluster).run()
+    assert cluster.now < 5
+
+
 @pytest.mark.parametrize("problem", EVENTS)
 def test_an_event_ends_the_run_and_everything_is_deleted(server: ApiServer, start: Start, problem: str) -> None:
     (number, event, error), cluster = EVENTS[problem], Cluster(server)

@@ -89,9 +89,7 @@ class BenchmarkRun:
                 raise BadInput(f"the pod{where} failed: {_last_words(pod)}")
             problem = _problem(pod)
             since = since if problem else self._clock()
-            self._presses.sleep(POLL)
-            if self._presses.count:
-                raise KeyboardInterrupt
+            self._pause()
         raise BadInput(f"no pod can run{where}: {problem or 'it takes more than five minutes'}{self._warning(problem)}")
 
     def _warning(self, problem: str) -> str:
@@ -112,8 +110,14 @@ class BenchmarkRun:
         while not (found := self._share_manager())[0]:
             if self._clock() >= until:
                 raise BadInput("the scheduler has found no node for the share-manager in a minute")
-            self._presses.sleep(POLL)
+            self._pause()
         return found
+
+    def _pause(self) -> None:
+        """Wait until the next look at the cluster. Raises KeyboardInterrupt after Ctrl-C."""
+        self._presses.sleep(POLL)
+        if self._presses.count:
+            raise KeyboardInterrupt
 
     def _share_manager(self) -> tuple[str, str]:
         """Return the node and the UID of the share-manager pod. Raises BadInput, and ClusterError."""
