@@ -303,7 +303,8 @@ def started_pod(second: int | None, **fields: Any) -> Object:
     return pod | {"status": {"phase": "Running"} | started_at} | fields
 
 
-# The start of the new share-manager, that of a pod that mounts its share, the current time, and whether it is deleted.
+# When the new share-manager started, when a pod that mounts its share did, the current time, and whether that pod is
+# deleted.
 # Longhorn has the first rows in controller/kubernetes_pod_controller_test.go.
 RACES = [
     ("no start of the server", None, -30, 90, False),

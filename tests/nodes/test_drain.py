@@ -73,7 +73,7 @@ class Fleet:
         self.plane.request("POST", vm_path(self.guests), body)
 
     def _is_scheduled(self, vm: str) -> bool:
-        """Return whether the pod of a VM, and that of its share-manager, are on a node."""
+        """Return whether the scheduler has placed the pod of a VM and the pod of its share-manager."""
         pods = self.plane.request("GET", f"{self.guests.pods}?labelSelector=vm.kubevirt.io/name%3D{vm}")["items"]
         server = self.guests.longhorn.pod(self.volumes[vm]) or {"spec": {}}
         return bool(pods) and all("nodeName" in each["spec"] for each in (server, *pods))

@@ -40,7 +40,7 @@ class Remounts:
         return volume in self._lasting
 
     def is_past(self, volume: str) -> bool:
-        """Return whether a share-manager that starts now starts in a later second than that of the request."""
+        """Return whether the second of the request is over, so that a share-manager that starts now starts later."""
         requested_at = self._requested_at.get(volume)
         return requested_at is None or datetime.now(UTC) >= requested_at + timedelta(seconds=1)
 
@@ -55,7 +55,7 @@ class Remounts:
     ) -> list[Object]:
         """Return the pods to delete now, of those that mount the volume.
 
-        The manager of each node deletes those of that node, which is ready: line 620.
+        On each node, Longhorn's manager deletes the pods of that node. So the node has to be ready: line 620.
         """
         requested_at = self._requested_at.get(volume)
         if requested_at is None or not server or not is_due(server, requested_at, datetime.now(UTC), self.delay):

@@ -27,7 +27,7 @@ def events_of(key: Key, course: Course) -> Iterator[Event]:
 
 
 def events_of_pod(pod: Pod, volume: str, course: Course) -> Iterator[Event]:
-    """Yield what each step does to a pod of no VM that stays, and uses a volume."""
+    """Yield what each step does to a pod that runs no VM, stays where it is, and uses a volume."""
     for i, (before, after) in enumerate(pairwise(course.states)):
         differences = chain(_of_volumes([volume], before, after, pod.key), _deletion(volume, before, after, pod))
         yield from (_with_end(event, volume, i, course) for event in differences)
