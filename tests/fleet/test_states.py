@@ -328,7 +328,8 @@ def test_a_vm_follows_a_share_manager_on_a_full_node_only_if_that_stops_first() 
         found = apart(*full, own, vm_pod(node="node-b", **BIG))
         start = found[0].start
         assert start
-        assert (start.helps, start.lingers, if_started(start)) == (
+        assert start.lingering
+        assert (start.helps, start.lingering.reason, if_started(start)) == (
             True, Reason.NODE_FULL, "follows (if stopped first)",
         )  # fmt: skip
         assert [each.line for each in commands(*found)] == [stops, wait, expected]

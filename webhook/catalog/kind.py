@@ -158,7 +158,7 @@ class Kind(Struct, frozen=True):
     def extract(self, item: Any) -> Fact | None:
         """Read the fact of a decoded object; None for an object to ignore. Raises MalformedObject."""
         try:
-            if text(item, "metadata", "name") if isinstance(item, dict) else item.metadata.name:
+            if identity(item)[1]:
                 return self.read(item)
             problem = "metadata.name is missing"
         except Malformed as error:

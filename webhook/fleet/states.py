@@ -19,11 +19,11 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, first_failed_check
 from webhook.placement.injector import predict
 from webhook.placement.objects.facts import Key, Namespace, Node, Pod
-from webhook.placement.objects.fields import JsonObject, mapping
-from webhook.placement.objects.longhorn import tolerations
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.longhorn import share_manager_name, tolerations
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.pod_object import NO_POD, NO_SPEC, PodObject, PodSpec
-from webhook.placement.objects.selectors import REQUIRED, selects
+from webhook.placement.objects.selectors import selects
 from webhook.placement.opt_in import Applicant, opted_in_by, opts_out
 from webhook.placement.reasons import (
     NEVER_SERVED_REASONS,
@@ -113,6 +113,13 @@ class Machine(Struct, frozen=True):
         return self.strategy is not None
 
 
+class Lingering(Struct, frozen=True):
+    """Share-managers that follow their VM only if they stop before it starts: after a restart, they still run."""
+
+    pods: tuple[Key, ...]
+    reason: Reason  # why the VM isn't pinned to their node
+
+
 class Start(Struct, frozen=True):
     """The decision if the VM started or restarted now."""
 
@@ -124,9 +131,7 @@ class Start(Struct, frozen=True):
     # the first of the other VMs and pods that use the volumes that the target node serves
     users: tuple[VolumeUser, ...] = ()
     apart: str = ""  # why the share-managers can't follow the VM
-    # Their pods, if the VM can only follow them if they stop before it starts: after a restart, they still run.
-    lingering: tuple[Key, ...] = ()
-    lingers: Reason | None = None  # why the VM isn't pinned to their node meanwhile
+    lingering: Lingering | None = None  # the share-managers that have to stop before the VM starts
     refused: str = ""  # a node that the VM may start on, and where its last starts failed
 
     @property
@@ -313,12 +318,9 @@ def _start(status: Status, catalog: Catalog, settings: Settings) -> Start:
         apart = _why_not_followed(machine, [each for each in claims if each.decides], catalog)
     future = Future.ANYWHERE if apart else future
     # After a restart, the share-manager still runs for some seconds.
-    lingers = _why_not_pinned_meanwhile(status, catalog, settings) if future is Future.FOLLOWS and stopped else None
-    lingering = [(settings.longhorn_namespace, f"share-manager-{each}") for each in sorted(stopped) if lingers]
+    lingering = _lingering(status, stopped, catalog, settings) if future is Future.FOLLOWS and stopped else None
     refused = next((node for node in (decision.node, status.storage_node) if node in refusing_nodes(machine)), None)
-    return Start(
-        decision, future, stopped_by, enforced, stopped, users, apart, tuple(lingering), lingers, refused or ""
-    )
+    return Start(decision, future, stopped_by, enforced, stopped, users, apart, lingering, refused or "")
 
 
 def refusing_nodes(machine: Machine) -> frozenset[str]:
@@ -381,10 +383,13 @@ def _why_not_followed(machine: Machine, claims: list[ClaimFinding], catalog: Cat
     return ""
 
 
-def _why_not_pinned_meanwhile(status: Status, catalog: Catalog, settings: Settings) -> Reason | None:
-    """Return why a VM isn't pinned to the node of its share-manager as long as that runs, None if it is."""
+def _lingering(status: Status, stopped: frozenset[str], catalog: Catalog, settings: Settings) -> Lingering | None:
+    """Return the share-managers of these volumes if the VM isn't pinned to their node as long as they run."""
     decision = decide_start(status.machine, status.opted_in_by, catalog, settings)
-    return None if decision.outcome is Outcome.PINNED else decision.reason
+    if decision.outcome is Outcome.PINNED:
+        return None
+    pods = tuple((settings.longhorn_namespace, share_manager_name(volume)) for volume in sorted(stopped))
+    return Lingering(pods, decision.reason)
 
 
 def _why_no_node(machine: Machine, catalog: Catalog) -> str:
@@ -422,13 +427,13 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
     spec = _server(machine, claim, catalog)
-    limited = REQUIRED in mapping(spec.affinity, "nodeAffinity") or spec.node_selector
+    server = Manifest(PodObject(spec=spec), "")
+    limited = server.requires_nodes or spec.node_selector
     nodes = catalog.all_nodes()
     doubtful = nodes if limited else catalog.tainted_nodes()
     if not doubtful and not claim.limits:
         return ""
     pod = machine.next_pod
-    server = Manifest(PodObject(spec=spec), "")
     # At a cold start, the VM prefers the nodes within the limits.
     others = (node for node in doubtful if selects(claim.limits, node.labels) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):

@@ -83,8 +83,8 @@ def _restarts(machine: Machine, start: Start) -> list[Command]:
     """Return the commands that restart a VM, so that its share-managers follow it: if need be, they stop first."""
     if not start.lingering:
         return [_restart(machine)]
-    pods = " ".join(f"pod/{name}" for _, name in start.lingering)
-    wait = Command(f"kubectl wait --for=delete {pods} -n {start.lingering[0][0]} --timeout=10m", "")
+    pods = " ".join(f"pod/{name}" for _, name in start.lingering.pods)
+    wait = Command(f"kubectl wait --for=delete {pods} -n {start.lingering.pods[0][0]} --timeout=10m", "")
     again = start_command(machine, halted=True)
     starts = [Command(again, "start")] if again else []
     return [Command(stop_command(machine), "stop" if machine.is_vm else "recreate the VMI"), wait, *starts]
@@ -302,9 +302,8 @@ def _advice_to_restart(status: Status, hindrance: str) -> str:
         results = [f"Its pod is then pinned to {start.decision.node}.", *_other_users(start)]
     else:
         results = ["Its share-manager has no other user then, so it follows the VM."]
-        results += [f"After a restart, it would still run on {status.storage_node} ({start.lingers})."] * bool(
-            start.lingers
-        )
+        if start.lingering:
+            results.append(f"After a restart, it would still run on {status.storage_node} ({start.lingering.reason}).")
     return " ".join([_sentence(", then ".join(steps)), *results])
 
 

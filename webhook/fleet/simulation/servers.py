@@ -5,10 +5,10 @@ from functools import partial
 from msgspec.structs import replace
 
 from webhook.fleet.simulation.places import find_places
-from webhook.fleet.simulation.state import Server, State, Vm
+from webhook.fleet.simulation.state import Server, State, Vm, union
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.injector import place_share_manager
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL, share_manager_name
 from webhook.placement.objects.pod import Manifest
 from webhook.placement.objects.pod_object import NO_SPEC, PodMetadata, PodObject
 from webhook.placement.reasons import Outcome
@@ -32,7 +32,7 @@ def place_servers(state: State) -> State:
         if server.needed and not server.nodes:
             placed = _placed_server(volume, server, state)
             if server.stays and server.lost_at == state.step:
-                nodes = tuple(dict.fromkeys((*server.stays, *placed.nodes)))
+                nodes = union(server.stays, placed.nodes)
                 placed = replace(placed, nodes=nodes, follows=None, certain=False, moved=True)
             state = state.with_server(volume, placed)
     return state
@@ -67,8 +67,7 @@ def may_have_moved(volume: str, state: State) -> State:
     """Return the state in which a share-manager that runs may have stopped, and have started again on any node."""
     server = state.servers[volume]
     anywhere = find_places(partial(Candidate, _server_pod(volume, state)), state.catalog, None, state.most).nodes
-    nodes = tuple(dict.fromkeys((*server.nodes, *anywhere)))
-    return state.with_server(volume, replace(server, nodes=nodes, follows=None, certain=False))
+    return state.with_server(volume, replace(server, nodes=union(server.nodes, anywhere), follows=None, certain=False))
 
 
 def is_servable(volume: str, state: State) -> bool:
@@ -82,6 +81,11 @@ def is_enforced(vm: Vm) -> bool:
     return vm.status.start is None or vm.status.start.enforced
 
 
+def is_decided(vm: Vm) -> bool:
+    """Return whether the webhook decides on the next pod of a VM, and changes it."""
+    return vm.status.opted_in and is_enforced(vm)
+
+
 def _is_settled(vm: Vm, server: Server, state: State) -> bool:
     """Return whether a VM is on its node when its share-manager starts, and does not reach it in the same step."""
     return vm.placed_at < state.step or server.lost_at < state.step
@@ -91,7 +95,7 @@ def _server_pod(volume: str, state: State) -> Manifest:
     """Return the next share-manager pod of a volume, as Longhorn creates it."""
     namespace = state.site.around.settings.longhorn_namespace
     labels = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: volume}
-    metadata = PodMetadata(f"share-manager-{volume}", namespace, labels=labels)
+    metadata = PodMetadata(share_manager_name(volume), namespace, labels=labels)
     spec = replace(state.site.servers.get(volume, NO_SPEC), node_name="")
     return Manifest(PodObject(metadata, spec), namespace)
 

@@ -146,6 +146,11 @@ def on_node(pod: Pod, node: str) -> Pod:
     return replace(pod, node=node, effective_node=node)
 
 
+def union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes of both, each of them once."""
+    return tuple(dict.fromkeys((*one, *other)))
+
+
 class State(Struct, frozen=True, dict=True):
     """The cluster after some steps. `vms` and `servers` are those that the steps may concern."""
 

@@ -18,8 +18,8 @@ from webhook.fleet.relocation.rules import target_candidate
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.recolocation import recolocate
-from webhook.fleet.simulation.servers import is_enforced, may_have_moved, place_servers, stop_unused, was_replaced
-from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, placed
+from webhook.fleet.simulation.servers import is_decided, may_have_moved, place_servers, stop_unused, was_replaced
+from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, placed, union
 from webhook.fleet.states import decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
@@ -123,12 +123,12 @@ def _perhaps_started(state: State, key: Key) -> State:
         stopped = stopped.with_server(volume, replace(state.servers[volume], nodes=(), moved=True))
     started = place_servers(_next_pod(stopped, key))
     again = started.vms[key]
-    nodes = tuple(dict.fromkeys((*vm.nodes, *again.nodes)))
+    nodes = union(vm.nodes, again.nodes)
     always_together = state.is_together(vm) and started.is_together(again)
     for volume in alone:
         server = state.servers[volume]
         beside = bool(always_together) and volume == vm.status.volume
-        anywhere = tuple(dict.fromkeys((*server.nodes, *started.servers[volume].nodes)))
+        anywhere = union(server.nodes, started.servers[volume].nodes)
         server = replace(server, nodes=anywhere, follows=key if beside else None, certain=beside, moved=True)
         state = state.with_server(volume, server)
     return state.with_vm(replace(vm, nodes=nodes, may_stop=again.phase is not Phase.RUNS or not again.sure))
@@ -139,7 +139,7 @@ def _drain(state: State, step: Step) -> State:
     before = state
     budgets = Budgets(state)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
-    state = _without_users(state, evicted)
+    state = _without_users(state, evicted, budgets)
     for vm in evicted:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
@@ -158,12 +158,12 @@ def _drain(state: State, step: Step) -> State:
     return state
 
 
-def _without_users(state: State, evicted: list[Vm]) -> State:
+def _without_users(state: State, evicted: list[Vm], budgets: Budgets) -> State:
     """Return the state in which the share-managers that only evicted VMs share may have moved.
 
     The pods of all these VMs may be gone at the same time.
     """
-    ending = {vm.key for vm in evicted if answer(vm, state, Budgets(state))[0] is Answer.DELETE}
+    ending = {vm.key for vm in evicted if answer(vm, state, budgets)[0] is Answer.DELETE}
     for volume in dict.fromkeys(volume for vm in evicted for volume in vm.volumes):
         users = {vm.key for vm in state.users(volume)}
         unused = len(users) > 1 and users <= ending and not any(state.other_users(volume))
@@ -179,7 +179,7 @@ def _or_elsewhere(state: State, old: Vm, step: Step) -> State:
         return state
     new = state.vms[old.key]
     if new.phase is Phase.RUNS:
-        new = replace(new, nodes=tuple(dict.fromkeys((*nodes, *new.nodes))))
+        new = replace(new, nodes=union(nodes, new.nodes))
     else:
         new = replace(old, pod=on_node(old.pod, nodes[0]), nodes=nodes, halted=new.halted, may_stop=True)
     return replace(state.with_vm(new), elsewhere=state.elsewhere | {old.key})
@@ -278,7 +278,7 @@ def _beside_storage(state: State, vm: Vm, nodes: tuple[str, ...], others: State)
     """Return where a VM that can run on these nodes starts, and the state with its share-manager."""
     volume = vm.status.volume
     server = state.servers.get(volume)
-    if vm.status.opted_in and is_enforced(vm):
+    if is_decided(vm):
         decision = decide_start(vm.machine, vm.status.opted_in_by, others.catalog, state.site.around.settings)
         pinned = decision.outcome is Outcome.PINNED
         if pinned and decision.node and (server is None or server.certain):
@@ -286,7 +286,7 @@ def _beside_storage(state: State, vm: Vm, nodes: tuple[str, ...], others: State)
             return state, serving if _all_run(vm, serving, others) else nodes
         if pinned and server and _may_follow(vm, server, state) and _all_run(vm, server.nodes, others):
             # It starts beside its share-manager, or that has stopped and follows it: a race decides.
-            nodes = tuple(dict.fromkeys((*nodes, *server.nodes)))
+            nodes = union(nodes, server.nodes)
             beside = replace(server, nodes=nodes, follows=vm.key, certain=True, moved=True)
             return state.with_server(volume, beside), nodes
     if server and server.nodes and not server.certain and not _is_followed(vm, state):
@@ -296,14 +296,14 @@ def _beside_storage(state: State, vm: Vm, nodes: tuple[str, ...], others: State)
 
 def _is_followed(vm: Vm, state: State) -> bool:
     """Return whether a share-manager that only this VM uses, and that starts now, follows the VM."""
-    return vm.status.opted_in and is_enforced(vm) and state.site.around.settings.steering
+    return is_decided(vm) and state.site.around.settings.steering
 
 
 def _may_follow(vm: Vm, server: Server, state: State) -> bool:
     """Return whether the share-manager of a VM that starts may have stopped, and then follows it."""
     volume = vm.status.volume
     alone = not state.is_shared(volume, vm) or state.may_be_unused(volume, vm)
-    return alone and not server.certain and state.site.around.settings.steering
+    return alone and not server.certain and _is_followed(vm, state)
 
 
 def _serving(node: str, server: Server | None) -> tuple[str, ...]:
@@ -313,8 +313,8 @@ def _serving(node: str, server: Server | None) -> tuple[str, ...]:
 
 def _all_run(vm: Vm, nodes: tuple[str, ...], state: State) -> bool:
     """Return whether each of these nodes, and at least one, can run the next pod of a VM."""
-    among = find_places(partial(Candidate, vm.machine.next_pod), state.catalog, None, None, nodes)
-    return bool(nodes) and len(among.nodes) == len(nodes)
+    candidate = partial(Candidate, vm.machine.next_pod)
+    return bool(nodes) and len(find_places(candidate, state.catalog, None, None, nodes).nodes) == len(nodes)
 
 
 def targets_of(vm: Vm, state: State, others: Catalog | None = None) -> Places:
@@ -372,11 +372,11 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
     again = restarted.vms[vm.key]
     if again.phase is not Phase.RUNS:
         return state
-    nodes = tuple(dict.fromkeys((*vm.nodes, *again.nodes)))
+    nodes = union(vm.nodes, again.nodes)
     state = state.with_vm(replace(vm, nodes=nodes).unless_taken(sure=again.sure))
     for volume in vm.volumes:
         server = state.servers[volume]
-        follows = server.follows == vm.key and vm.status.opted_in and is_enforced(vm)
+        follows = server.follows == vm.key and is_decided(vm)
         both = replace(server, nodes=nodes) if follows else _either(server, restarted.servers[volume])
         state = state.with_server(volume, both)
     return state
@@ -384,8 +384,7 @@ def _perhaps_restarted(state: State, vm: Vm) -> State:
 
 def _either(one: Server, other: Server) -> Server:
     """Return a share-manager that is in one of two states."""
-    nodes = tuple(dict.fromkeys((*one.nodes, *other.nodes)))
-    return one if one == other else replace(one, nodes=nodes, certain=False)
+    return one if one == other else replace(one, nodes=union(one.nodes, other.nodes), certain=False)
 
 
 _APPLY: dict[Action, Callable[[State, Step], State]] = {

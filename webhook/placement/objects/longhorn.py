@@ -45,6 +45,11 @@ def is_share_manager(labels: Mapping[str, Any]) -> bool:
     return labels.get(COMPONENT_LABEL) == SHARE_MANAGER
 
 
+def share_manager_name(volume: str) -> str:
+    """Return the name of the share-manager pod of a volume."""
+    return f"share-manager-{volume}"
+
+
 def node_selector(setting: str) -> dict[str, str]:
     """Parse a selector such as "disk:ssd;rack:7". Like `UnmarshalNodeSelector`, ignore one with an invalid part."""
     parts = [part.split(":") for part in setting.split(";")] if setting.strip(" ") else []
