@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Container images often set it, and then each of the tests' hundreds of processes compiles all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 # Extra arguments for pytest: make test-unit ARGS='-k softened -x'
 ARGS ?=
 
