@@ -52,7 +52,10 @@ def test_a_field_of_another_type_is_named_also_beside_a_null() -> None:
     review = read_untyped(received, settings())
     assert (review.malformed, review.dry_run) == ("spec.tolerations[0]: expected object, got int", True)
     assert review.manifest.namespace == "shop"
-    assert read_untyped(request(virt_launcher(tolerations=[None])), settings()).malformed == ""
+    # A patch applies to the affinity as it was received.
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}}
+    with_nulls = read_untyped(request(virt_launcher(tolerations=[None], affinity=affinity)), settings())
+    assert (with_nulls.malformed, with_nulls.manifest.affinity) == ("", affinity)
 
 
 def test_only_the_controller_of_a_pods_owners_is_its_vmi() -> None:
