@@ -25,15 +25,15 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, vmi
 from webhook.catalog.kind import as_map
-from webhook.fleet.instance_type import NotFound, expanded
-from webhook.fleet.next_pod import (
+from webhook.fleet.relocation.rules import Hindrance, Refusal
+from webhook.fleet.rendering.instance_type import NotFound, expanded
+from webhook.fleet.rendering.next_pod import (
     before_scheduling,
     next_pod,
     rendered_pod,
     target_pod,
 )
-from webhook.fleet.relocation.rules import Hindrance, Refusal
-from webhook.fleet.vm_pod_template import TSC_FREQUENCY, Rendering
+from webhook.fleet.rendering.template import TSC_FREQUENCY, Rendering
 from webhook.fleet.wording import advise
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.reasons import Outcome

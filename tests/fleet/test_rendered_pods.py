@@ -13,8 +13,8 @@ import pytest
 from tests.support.builders import node, typed
 from tests.support.fleet import inventory
 from tests.support.paths import ROOT
-from webhook.fleet.next_pod import rendered_pod
-from webhook.fleet.vm_pod_template import Rendering
+from webhook.fleet.rendering.next_pod import rendered_pod
+from webhook.fleet.rendering.template import Rendering
 from webhook.placement.objects.resources import amounts
 
 RECORDED = json.loads((ROOT / "tests/data/rendered-pods.json").read_text())

@@ -25,8 +25,8 @@ from tests.support.paths import ROOT
 from tests.support.random_clusters import placement_cases
 from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.cluster.client import Api, ClusterClient
-from webhook.fleet.next_pod import rendered_pod
-from webhook.fleet.vm_pod_template import Rendering
+from webhook.fleet.rendering.next_pod import rendered_pod
+from webhook.fleet.rendering.template import Rendering
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.export import export
 from webhook.reading.export import reduced as reduced_raw

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from webhook.catalog.kind import Kind, key_of, limited_name, list_of, map_of, metadata_of, object_of
 from webhook.catalog.longhorn_kinds import LONGHORN_VOLUMES, REPLICAS, SETTINGS, SHARE_MANAGERS
 from webhook.catalog.storage_kinds import CLAIMS, CSI_NODES, STORAGE_CLASSES, VOLUMES
-from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
-from webhook.fleet.vm_pod_template import template_claims
+from webhook.fleet.rendering.instance_type import KINDS, NAME_LABEL, REVISION, has_instance_type
+from webhook.fleet.rendering.template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects import facts, kubevirt

@@ -12,7 +12,7 @@ from webhook.catalog.kinds import VIRTUAL_MACHINES
 from webhook.commands.admission_requests import as_json, in_namespace, pod_name, read_documents, review_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
-from webhook.fleet.instance_type import NotFound
+from webhook.fleet.rendering.instance_type import NotFound
 from webhook.placement import injector
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, printable, text

@@ -7,7 +7,7 @@ from itertools import chain
 
 from msgspec import Struct, field
 
-from webhook.fleet.next_pod import target_pod
+from webhook.fleet.rendering.next_pod import target_pod
 from webhook.fleet.states import Machine, State, Status, refusing_nodes
 from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog

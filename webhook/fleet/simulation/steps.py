@@ -12,9 +12,9 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.fleet.next_pod import before_scheduling
 from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.relocation.rules import target_candidate
+from webhook.fleet.rendering.next_pod import before_scheduling
 from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.recolocation import recolocate

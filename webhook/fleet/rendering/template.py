@@ -9,7 +9,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from webhook.fleet.vm_pod_requests import Sizes, containers, count, has_sev
+from webhook.fleet.rendering.requests import Sizes, containers, count, has_sev
 from webhook.placement.objects.facts import Node
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import HOSTNAME, SCHEDULABLE_NODE

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from webhook.fleet.instance_type import has_instance_type
-from webhook.fleet.vm_pod_template import (
+from webhook.fleet.rendering.instance_type import has_instance_type
+from webhook.fleet.rendering.template import (
     MACHINE_TYPE,
     MIGRATION_SELECTORS,
     Rendering,

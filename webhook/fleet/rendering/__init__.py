@@ -1,0 +1,1 @@
+"""The pod that KubeVirt would create for a VM now. Read `next_pod` first."""
