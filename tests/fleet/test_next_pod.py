@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.builders import (
     HOSTNAME,
+    KINDS,
     OPT_IN,
     PREFERRED,
     REQUIRED,
@@ -104,7 +105,13 @@ def test_preferences_of_the_user_stay(term: Object) -> None:
 
 
 def next_of(pod: Object, vm: Object | None = None, vmi: Object | None = None, kubevirt: Object | None = None) -> Object:
-    return as_map(next_pod(typed(pod).pod, vm, vmi, SETTINGS, kubevirt))
+    known = [each and KINDS[each["kind"]].convert(each) for each in (vm, vmi)]
+    return as_map(next_pod(typed(pod).pod, *known, SETTINGS, kubevirt))
+
+
+def rendered(vm: Object, *state_claims: Any, **rest: Any) -> Object:
+    """Render a pod from the fields of a VM that are kept."""
+    return rendered_pod(KINDS[vm["kind"]].convert(vm), *state_claims, **rest)
 
 
 def test_the_next_pod_has_the_annotations_that_the_template_has_by_now() -> None:
@@ -190,7 +197,7 @@ def test_every_predicted_pod_excludes_the_nodes_that_kubevirt_excludes(case: str
     spec: Object = {"domain": {"cpu": cpu}} | ({"affinity": affinity} if affinity else {})
     changed = vm(**spec) | {"status": {"conditions": [{"type": "RestartRequired", "status": "True"}]}}
     predicted = {
-        "stopped": rendered_pod(vm(**spec)),
+        "stopped": rendered(vm(**spec)),
         "changed": next_of(vm_pod(), changed, vmi()),
         "migrated": next_of(migrated(), vm(**spec), vmi(**spec)),
     }
@@ -272,9 +279,9 @@ def test_a_stopped_vm_mounts_its_disks_and_states_and_keeps_what_decides_where_i
         ),
     )
     stopped["spec"]["template"]["metadata"]["labels"] = {"app": "db"}
-    pod = rendered_pod(stopped)
+    pod = rendered(stopped)
     assert claims(pod) == ["disk1", "disk2", "image"]
-    assert claims(rendered_pod(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
+    assert claims(rendered(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
     assert (pod["apiVersion"], pod["kind"], pod["metadata"]["namespace"]) == ("v1", "Pod", "default")
     assert pod["metadata"]["labels"] == {"app": "db", "kubevirt.io": "virt-launcher"}
     assert pod["metadata"]["annotations"] == {OPT_IN: "true", "kubevirt.io/domain": "vm1"}
@@ -308,7 +315,7 @@ REQUESTS: list[tuple[Object, str, int]] = [
 @pytest.mark.parametrize("ratio", ["much", "nan", "inf"])
 def test_an_overhead_ratio_without_a_value_is_ignored(ratio: str) -> None:
     configured = Rendering.of({"spec": {"configuration": {"additionalGuestMemoryOverheadRatio": ratio}}})
-    assert rendered_pod(vm(), rendering=configured) == rendered_pod(vm(), rendering=Rendering.of({}))
+    assert rendered(vm(), rendering=configured) == rendered(vm(), rendering=Rendering.of({}))
 
 
 @pytest.mark.parametrize(("spec", "cpu", "memory"), REQUESTS)
@@ -316,7 +323,7 @@ def test_the_requests_of_a_stopped_vm_are_those_that_kubevirt_computes(spec: Obj
     network = {"binding": {"slow": {"computeResourceOverhead": {"requests": {"memory": "10Mi"}}}}}
     configuration = {"network": network, "additionalGuestMemoryOverheadRatio": "much"}  # which KubeVirt ignores
     rendering = Rendering.of({"spec": {"configuration": configuration}})
-    (container,) = rendered_pod(vm(**spec), rendering=rendering)["spec"]["containers"]
+    (container,) = rendered(vm(**spec), rendering=rendering)["spec"]["containers"]
     requests = container["resources"]["requests"]
     assert (requests["cpu"], requests["memory"]) == (cpu, str(memory * MEBIBYTE))
     assert requests.get("hugepages-2Mi", str(512 * MEBIBYTE)) == str(512 * MEBIBYTE)
@@ -364,7 +371,7 @@ def test_a_stopped_vm_selects_nodes_with_what_its_hardware_needs(
         fact_of(node("node-d", labels=labels | {TSC_FREQUENCY: "fast"})),
     ]
     built = vm(domain=domain, architecture=architecture)
-    spec = rendered_pod(built, rendering=Rendering.of(None, nodes))["spec"]
+    spec = rendered(built, rendering=Rendering.of(None, nodes))["spec"]
     own = {"kubevirt.io/schedulable", "kubernetes.io/arch"}
     assert sorted(spec["nodeSelector"].keys() - own) == selectors.split()
     requests = spec["containers"][0]["resources"]["requests"]
@@ -381,7 +388,7 @@ def test_pods_that_reserve_the_same_lun_repel_each_other_since_kubevirt_1_9() ->
     stopped = vm(domain={"devices": LUN}, volumes=disks, affinity=pod_anti_affinity(pod_term({"app": "db"})))
     uids = {"disk1": "uid-1", "disk2": "uid-2"}
     new = Rendering.of({"status": {"observedKubeVirtVersion": "v1.9.0"}})
-    pod = rendered_pod(stopped, rendering=new, uids=uids)
+    pod = rendered(stopped, rendering=new, uids=uids)
     assert pod["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "pr.kubevirt.io/uid-1": ""}
     _, term = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term == {
@@ -389,7 +396,7 @@ def test_pods_that_reserve_the_same_lun_repel_each_other_since_kubevirt_1_9() ->
         "topologyKey": "kubernetes.io/hostname",
     }
     old = Rendering.of({"status": {"observedKubeVirtVersion": "v1.8.0"}})
-    assert rendered_pod(stopped, rendering=old, uids=uids) == rendered_pod(stopped)
+    assert rendered(stopped, rendering=old, uids=uids) == rendered(stopped)
 
 
 def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_the_status() -> None:
@@ -409,8 +416,8 @@ def test_the_node_selectors_and_the_cpu_model_of_kubevirts_configuration_are_ren
     selecting: dict[str, Any] = {"spec": {"configuration": {"developerConfiguration": {"nodeSelectors": everywhere}}}}
     found = next_of(migrated, vm(), vmi(), selecting)
     assert found["spec"]["nodeSelector"] == SCHEDULABLE | everywhere
-    rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
-    assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
+    selector = rendered(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
+    assert selector == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
     configuration = {"cpuModel": "Haswell", "developerConfiguration": {"nodeSelectors": everywhere}}
     kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": configuration}}
     template = inventory(vm(), kubevirt).machines(SETTINGS)[0].template

@@ -36,7 +36,7 @@ IN_TREE_DRIVERS = {
     "gcePersistentDisk": "pd.csi.storage.gke.io",
     "portworxVolume": "pxd.portworx.com",
 }
-KINDS = {kind.name: kind for kind in kinds.kinds("longhorn-system")}
+KINDS = {kind.name: kind for kind in (*kinds.kinds("longhorn-system"), *kinds.tool_kinds("longhorn-system"))}
 
 
 def fact_of(manifest: Mapping[str, Any]) -> Any:

@@ -107,9 +107,8 @@ def inventory(*manifests: Object) -> Inventory:
     """Build the inventory of a cluster that holds only these objects."""
     found = Inventory(Store(taken_at=parse_time(NOW)))
     for manifest in manifests:
-        kind = KINDS.get(manifest["kind"])
-        found.keep(manifest["kind"], kind.convert(manifest) if kind else manifest)
-        fact = fact_of(manifest) if kind else None
+        found.keep(manifest["kind"], KINDS[manifest["kind"]].convert(manifest))
+        fact = fact_of(manifest)
         if fact is not None:
             found.store.put(fact)
     return found

@@ -131,8 +131,7 @@ class Kind(Struct, frozen=True):
     def decode(self, raw: msgspec.Raw | bytes) -> Any:
         """Decode an object to the shape. Raises MalformedObject.
 
-        A map has all fields if one of the shape's has another type. Of a large one, the fields that are too large to
-        decode are missing.
+        Of a large map, the fields that are too large to decode are missing.
         """
         try:
             if len(raw) > LARGE and (not self.typed or UNDECODED in self.shape.__struct_fields__):
@@ -147,9 +146,15 @@ class Kind(Struct, frozen=True):
         return self.convert(item if isinstance(item, dict) else {})
 
     def convert(self, manifest: JsonObject) -> Any:
-        """Convert a manifest to the shape. In a typed object, null counts as absent. Raises MalformedObject."""
+        """Convert a manifest to the shape. In a typed object, null counts as absent. Raises MalformedObject.
+
+        A map gets only the shape's fields, without those of another type.
+        """
         if not self.typed:
-            return manifest
+            try:
+                return msgspec.convert(manifest, self.shape)
+            except msgspec.ValidationError:
+                return decode_large(msgspec.json.encode(manifest), self.shape)
         try:
             return typed.convert(manifest, self.shape)
         except Malformed as error:

@@ -132,7 +132,7 @@ PODS = Kind(
 
 # VMs
 
-_DEVICES = list_of("name deviceName")
+_DEVICES = list_of("deviceName")
 _DISKS = list_of("name cache shareable lun")
 _PROBE = map_of(exec=_PRESENT)
 _DOMAIN = map_of(
@@ -146,7 +146,7 @@ _DOMAIN = map_of(
         hostDevices=_DEVICES,
         disks=_DISKS,
         filesystems=list_of("name"),
-        interfaces=list_of("name", sriov=_PRESENT, passtBinding=_PRESENT, binding=map_of("name")),
+        interfaces=list_of("", sriov=_PRESENT, passtBinding=_PRESENT, binding=map_of("name")),
         tpm=map_of("enabled"),
     ),
     features=map_of(hyperv=map_of("evmcs reenlightenment")),
@@ -158,7 +158,7 @@ _VMI_SPEC = map_of(
     volumes=_VOLUMES,
     livenessProbe=_PROBE,
     readinessProbe=_PROBE,
-    utilityVolumes=list_of("name claimName"),
+    utilityVolumes=list_of("claimName"),
 )
 
 

@@ -85,7 +85,7 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     if template := _template(kind, item):
         metadata = {"namespace": fleet.namespace or "default"} | mapping(item, "metadata")
         item = {"metadata": metadata, "spec": {"template": template}}
-        fleet.inventory.vms[key_of(item)] = item
+        fleet.inventory.vms[key_of(item)] = VIRTUAL_MACHINES.convert(item)
     if template or VIRTUAL_MACHINES.is_of(*kind):
         try:
             item = fleet.inventory.rendered_pod(key_of(item))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 
 from webhook import __version__
-from webhook.catalog.kind import Kind, MalformedObject, as_map, decode_large
+from webhook.catalog.kind import Kind, MalformedObject, as_map
 from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.catalog.storage_kinds import OLD_CLASS
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -66,12 +66,6 @@ def export(
                 omit(f"{kind.name} {name}".rstrip(), problem, False)
 
 
-def _with_the_fields_of(kind: Kind, raw: msgspec.Raw | bytes) -> JsonObject:
-    if not kind.typed:
-        return decode_large(raw, kind.shape)
-    return as_map(kind.decode(raw))
-
-
 def _reduce_containers(pod: JsonObject) -> None:
     serves = is_share_manager(mapping(pod, "metadata", "labels"))
     for container in (*mappings(pod, "spec", "containers"), *mappings(pod, "spec", "initContainers")):
@@ -84,10 +78,11 @@ def _reduce_containers(pod: JsonObject) -> None:
 def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
     """Return an object with the kept fields. `opt_in` are the keys of the opt-in annotations.
 
-    Of a kind without a type, a field of an unexpected type is removed. Raises ValueError for invalid JSON, and
-    MalformedObject for a typed object with such a field.
+    Of a kind without a type, a field of an unexpected type is removed. Raises MalformedObject for invalid JSON, and for
+    a typed object with such a field.
     """
-    item = _with_the_fields_of(kind, raw)
+    decoded = kind.decode(raw)
+    item = as_map(decoded) if kind.typed else decoded
     mapping(item, "metadata").pop("resourceVersion", None)
     template = mapping(item, "spec", "template")
     revision = mapping(item, "data")
