@@ -15,7 +15,7 @@ from tests.support.fleet import LATER, NOW, inventory, vm, vm_pod, vmi
 from tests.support.migrations import kubevirt
 from webhook.catalog.inventory import Inventory, node_loads, seconds_since
 from webhook.catalog.store import parse_time
-from webhook.fleet.states import Machine
+from webhook.fleet.machine import Machine
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.objects.longhorn import VERSION_SETTING
 from webhook.placement.settings import Settings

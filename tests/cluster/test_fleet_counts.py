@@ -22,7 +22,8 @@ from webhook.catalog.store import Store
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.fleet_counts import COUNT_SECONDS, FleetCounter
 from webhook.cluster.live_catalog import Live
-from webhook.fleet.states import State, assess
+from webhook.fleet.machine import State
+from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.settings import Action, Settings
 

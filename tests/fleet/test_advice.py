@@ -16,9 +16,10 @@ from tests.support.builders import (
 )
 from tests.support.fleet import apart, inventory, status, vm, vm_pod
 from tests.support.migrations import migratable
+from webhook.fleet.machine import Future, State, Status
 from webhook.fleet.relocation.rules import Move, Surroundings, restart_helps
 from webhook.fleet.simulation.plan import make_plan, plan_move
-from webhook.fleet.states import Future, State, Status, assess
+from webhook.fleet.states import assess
 from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.settings import read_settings
 

@@ -16,10 +16,11 @@ from tests.support.builders import (
 from tests.support.fleet import apart, inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
+from webhook.fleet.machine import Status
 from webhook.fleet.relocation.rules import NO_EVICTION, Move, Refusal, Surroundings
 from webhook.fleet.simulation.plan import make_plan, plan_move
 from webhook.fleet.simulation.recolocation import describe_gain
-from webhook.fleet.states import Status, assess
+from webhook.fleet.states import assess
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 NODES = [node("node-a"), node("node-b")]

@@ -23,12 +23,13 @@ from tests.support.builders import (
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import Inventory
+from webhook.fleet.machine import State
 from webhook.fleet.relocation.rules import Move, Surroundings
 from webhook.fleet.simulation.plan import Proposal, make_plan, together_after_restart
 from webhook.fleet.simulation.state import Phase, Site
 from webhook.fleet.simulation.state import State as Simulated
 from webhook.fleet.simulation.steps import Action, Step, apply
-from webhook.fleet.states import State, assess
+from webhook.fleet.states import assess
 from webhook.placement.settings import Settings
 
 GIBIBYTE = 1024**3

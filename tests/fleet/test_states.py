@@ -27,7 +27,8 @@ from tests.support.builders import (
 )
 from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
-from webhook.fleet.states import Machine, State, assess, assess_pod
+from webhook.fleet.machine import Machine, State
+from webhook.fleet.states import assess, assess_pod
 from webhook.fleet.volumes import MAX_USERS
 from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.reasons import Outcome, Reason

@@ -20,9 +20,10 @@ from tests.support.builders import (
 from tests.support.fleet import NOW, apart, inventory, vm, vm_pod, vmi
 from tests.support.migrations import migratable
 from webhook.catalog.inventory import facts_of, machines
+from webhook.fleet.machine import State
 from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.plan import plan_move
-from webhook.fleet.states import State, assess
+from webhook.fleet.states import assess
 from webhook.fleet.wording import advise, commands, next_step
 from webhook.placement import wording
 from webhook.placement.settings import Action, Settings

@@ -20,9 +20,10 @@ from tests.support.builders import (
 )
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.store import Store, parse_time
+from webhook.fleet.machine import Machine, Status
 from webhook.fleet.relocation.rules import Move, Refusal, Surroundings
 from webhook.fleet.simulation.plan import plan_move
-from webhook.fleet.states import Machine, Status, assess
+from webhook.fleet.states import assess
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from webhook.catalog.kind import key_of
 from webhook.catalog.pod_tables import vm_key
 from webhook.catalog.store import NO_KEY, Store, parse_time
+from webhook.fleet.machine import Machine, RefusedServer
 from webhook.fleet.nfs import Servers
 from webhook.fleet.rendering.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.rendering.instance_type import NotFound, expanded
 from webhook.fleet.rendering.next_pod import next_pod, pod_of_vmi, rendered_pod
 from webhook.fleet.rendering.template import Rendering, claim_of
-from webhook.fleet.states import Machine, RefusedServer
 from webhook.fleet.volumes import VolumeData, data_of
 from webhook.placement.eligibility import is_share_manager_pod
 from webhook.placement.objects import longhorn

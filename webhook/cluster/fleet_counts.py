@@ -11,7 +11,8 @@ from msgspec import Struct, field
 from webhook.catalog.inventory import facts_of, machines, volume_data
 from webhook.catalog.store import Store
 from webhook.cluster.live_catalog import Live
-from webhook.fleet.states import State, assess
+from webhook.fleet.machine import State
+from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by
 from webhook.placement.reasons import OptedInBy

@@ -11,10 +11,10 @@ from webhook.commands.fleet_source import Scope, assess_all, read_fleet, show_se
 from webhook.commands.options import as_data, live_options, output_option, snapshot_option
 from webhook.commands.tables import NO_VALUE, render_table, terminal_columns
 from webhook.fleet.drain import Affected, AffectedPod, Drain, check_drain, commands, order_drain
+from webhook.fleet.machine import Status
 from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.events import Effect, Event, reasons_of, words_of
 from webhook.fleet.simulation.state import Site
-from webhook.fleet.states import Status
 from webhook.placement.objects.fields import JsonObject, has_condition, printable, text
 from webhook.placement.objects.longhorn import FAST_FAILOVER, VERSION_SETTING
 from webhook.placement.settings import Settings

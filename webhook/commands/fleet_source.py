@@ -17,7 +17,8 @@ from webhook.cluster.client import ClusterClient, without_password
 from webhook.commands.completion import not_found
 from webhook.commands.options import connect, given
 from webhook.fleet import history, traffic
-from webhook.fleet.states import Machine, Status, Workload, assess, assess_pod
+from webhook.fleet.machine import Machine, Status
+from webhook.fleet.states import Workload, assess, assess_pod
 from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from webhook.catalog.kinds import PODS, read_pod
 from webhook.commands.completion import not_found
 from webhook.commands.fleet_source import Fleet
-from webhook.fleet.states import Machine
+from webhook.fleet.machine import Machine
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import text
 from webhook.placement.objects.pod import Manifest

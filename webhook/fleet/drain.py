@@ -9,6 +9,7 @@ from itertools import chain
 
 from msgspec import Struct
 
+from webhook.fleet.machine import Status
 from webhook.fleet.simulation.course import Course, fold
 from webhook.fleet.simulation.differences import events_of, events_of_pod
 from webhook.fleet.simulation.events import Effect, Event, reasons_of
@@ -16,7 +17,6 @@ from webhook.fleet.simulation.obstacles import Obstacle, waiting_volumes
 from webhook.fleet.simulation.order import RULES
 from webhook.fleet.simulation.state import Phase, Site, State, Vm
 from webhook.fleet.simulation.steps import Action, Step
-from webhook.fleet.states import Status
 from webhook.fleet.wording import migrate_command, restart_command, start_command, stop_command
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import is_dns_subdomain

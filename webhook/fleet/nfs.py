@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from msgspec import Struct, field
 
+from webhook.fleet.machine import Status
 from webhook.fleet.rendering.template import claim_of
-from webhook.fleet.states import Status
 from webhook.fleet.volumes import other_users
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers

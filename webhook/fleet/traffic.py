@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from msgspec import Struct
 
+from webhook.fleet.machine import Status
 from webhook.fleet.rendering.template import claim_of
-from webhook.fleet.states import Status
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 

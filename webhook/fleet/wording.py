@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from webhook.fleet.gitops import managed_by
+from webhook.fleet.machine import Future, Machine, RefusedServer, Start, State, Status
 from webhook.fleet.relocation.rules import REFUSED_STARTS, TRANSIENT, Move, Refusal, restart_helps
-from webhook.fleet.states import Future, Machine, RefusedServer, Start, State, Status
 from webhook.placement.objects.fields import is_dns_subdomain, mappings, text
 from webhook.placement.reasons import BEING_REPLACED, NEVER_SERVED_REASONS, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, Advice, no_action, restart_advice

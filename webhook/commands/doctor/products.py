@@ -11,10 +11,11 @@ from webhook.catalog.kinds import KUBEVIRT_API
 from webhook.commands.doctor.inspection import Inspection, Result, failure, inventory, listed, ok, warning
 from webhook.commands.report.document import DATA_RIGHTS, is_local
 from webhook.fleet import wording
+from webhook.fleet.machine import State, Status
 from webhook.fleet.nfs import Servers, deletes_pods, over_nfs
 from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.plan import plan_move
-from webhook.fleet.states import State, Status, Workload, assess, assess_pod
+from webhook.fleet.states import Workload, assess, assess_pod
 from webhook.fleet.volumes import users_of
 from webhook.placement.objects.facts import Node
 from webhook.placement.objects.fields import mapping, text, version_numbers

@@ -23,7 +23,7 @@ from webhook.commands.options import (
     snapshot_option,
 )
 from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
-from webhook.fleet.states import Machine
+from webhook.fleet.machine import Machine
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.facts import Claim, Node
 from webhook.placement.objects.fields import JsonObject, Malformed, printable, text

@@ -15,10 +15,11 @@ from webhook.commands.admission_requests import as_json, described, pod_name
 from webhook.commands.report.document import describe
 from webhook.commands.report.table import state_words
 from webhook.fleet.forecast_catalog import forecast
+from webhook.fleet.machine import Machine
 from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.rendering.next_pod import before_scheduling
 from webhook.fleet.simulation.plan import plan_move
-from webhook.fleet.states import Machine, assess, assess_pod, excluded_by
+from webhook.fleet.states import assess, assess_pod, excluded_by
 from webhook.fleet.webhook import Webhook
 from webhook.placement import wording
 from webhook.placement.affinity import DECISION

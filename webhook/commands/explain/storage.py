@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 
 from webhook.catalog.inventory import Inventory, node_loads
 from webhook.commands.explain.explanation import Finding, Section, claim_findings
+from webhook.fleet.machine import Status
 from webhook.fleet.relocation.rules import Surroundings
 from webhook.fleet.simulation.plan import plan_move
-from webhook.fleet.states import Status, assess
+from webhook.fleet.states import assess
 from webhook.fleet.volumes import users_of
 from webhook.fleet.webhook import Webhook
 from webhook.fleet.wording import next_step

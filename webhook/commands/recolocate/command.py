@@ -16,10 +16,10 @@ from webhook.commands.options import SECONDS, checked, connect, fleet_options, g
 from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector, with_own_limits
 from webhook.commands.recolocate.plan import describe, relocations, render, restart_lines, why
 from webhook.commands.recolocate.run import MigrationRun, Reporter
+from webhook.fleet.machine import State
 from webhook.fleet.relocation.rules import Move, Surroundings
 from webhook.fleet.relocation.run import Limits, Relocation, Run
 from webhook.fleet.simulation.plan import Proposal, make_plan
-from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates, Traffic, crossing, reaches
 from webhook.placement.objects.fields import printable
 from webhook.reading.api import answered

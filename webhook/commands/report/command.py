@@ -23,8 +23,8 @@ from webhook.commands.report import page
 from webhook.commands.report.document import build_report, describe_workloads
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.commands.tables import terminal_columns
+from webhook.fleet.machine import State
 from webhook.fleet.relocation.rules import Surroundings
-from webhook.fleet.states import State
 from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.opt_in import opt_in_mistake

@@ -4,10 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from webhook.catalog.inventory import Inventory, NodeLoad, node_loads
+from webhook.fleet.machine import Future, Start, State, Status
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.relocation.rules import NOT_PLANNED, Hindrance, Move, Refusal, Surroundings
 from webhook.fleet.simulation.plan import Proposal, make_plan, plan_move, together_after_restart
-from webhook.fleet.states import Future, Start, State, Status, Workload
+from webhook.fleet.states import Workload
 from webhook.fleet.traffic import Traffic, crossing, summarize_traffic
 from webhook.fleet.volumes import VolumeData
 from webhook.fleet.wording import advise, commands, if_started, next_step

@@ -7,8 +7,9 @@ from itertools import chain
 
 from msgspec import Struct, field
 
+from webhook.fleet.machine import Machine, State, Status
 from webhook.fleet.rendering.next_pod import target_pod
-from webhook.fleet.states import Machine, State, Status, refusing_nodes
+from webhook.fleet.starts import refusing_nodes
 from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from webhook.fleet.states import SCHEDULER_CHECKS
+from webhook.fleet.starts import SCHEDULER_CHECKS
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check

@@ -6,10 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
+from webhook.fleet.machine import Future, Status
 from webhook.fleet.relocation.rules import Move, Refusal, Surroundings, can_restart, not_apart, restart_helps
 from webhook.fleet.simulation.state import Server, Site, State
 from webhook.fleet.simulation.steps import Action, Step, apply
-from webhook.fleet.states import Future, Status, decide_start
+from webhook.fleet.starts import decide_start
 from webhook.fleet.traffic import Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.reasons import Outcome

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import PlannedPods, forecast
+from webhook.fleet.machine import Status
 from webhook.fleet.relocation.rules import (
     Hindrance,
     Move,
@@ -14,7 +15,7 @@ from webhook.fleet.relocation.rules import (
     why_not_moved,
 )
 from webhook.fleet.simulation.state import State, Vm, placed
-from webhook.fleet.states import Status, assess
+from webhook.fleet.states import assess
 from webhook.fleet.traffic import Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import Changes, PlannedPods, forecast
+from webhook.fleet.machine import Machine, Status
 from webhook.fleet.relocation.rules import Move, Refusal, Surroundings
-from webhook.fleet.states import Machine, Status
 from webhook.fleet.volumes import VolumeData, other_users
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import RESTARTING_STRATEGIES, Key, Pod

@@ -20,7 +20,7 @@ from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.recolocation import recolocate
 from webhook.fleet.simulation.servers import is_decided, may_have_moved, place_servers, stop_unused, was_replaced
 from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, placed, union
-from webhook.fleet.states import decide_start
+from webhook.fleet.starts import decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.facts import Key, Pod

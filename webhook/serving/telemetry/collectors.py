@@ -11,8 +11,8 @@ from certs.serving import ServingCertificate
 from webhook.cluster.backend import LiveBackend
 from webhook.cluster.fleet_counts import Counts
 from webhook.cluster.server_clock import ServerClock
+from webhook.fleet.machine import State
 from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
-from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream, UncaughtErrors
 from webhook.serving.telemetry.metrics import counter, gauge
 
