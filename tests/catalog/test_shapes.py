@@ -1,13 +1,15 @@
-"""A reader finds in an object that was decoded to its shape what it finds in the whole object.
+"""A reader finds in an object from the cluster what it finds in one from a file.
 
-A field that a reader uses and the shape lacks is missing from the caches, but not from a file: there, decisions are
-right.
+A field that the shape lacks is missing in both. Then the facts of the examples lack it, too.
 """
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.builders import (
     HOSTNAME,
@@ -34,6 +36,8 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import longhorn_volume, replica
+from tests.support.malformed import MALFORMED, Path, replaced, value_paths
+from tests.support.paths import ROOT
 from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import kinds
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
@@ -176,3 +180,16 @@ def test_the_examples_set_every_field_that_the_reader_uses(kind: Kind) -> None:
     assert set(empty) == {
         name for item in EXAMPLES[kind.name] for name, value in fields(item).items() if value != empty[name]
     }
+
+
+RECORDED = json.loads((ROOT / "tests/data/rendered-pods.json").read_text())
+TEMPLATES = [virtual_machine() | {"spec": {"template": case["template"]}} for case in RECORDED["cases"]]
+PLACES = [(number, path) for number, item in enumerate(TEMPLATES) for path in value_paths(item) if path]
+
+
+@given(place=st.sampled_from(PLACES), value=MALFORMED)
+def test_a_vm_from_a_file_has_the_fields_of_one_from_the_cluster(place: tuple[int, Path], value: Any) -> None:
+    number, path = place
+    item = replaced(TEMPLATES[number], path, value)
+    kind = KINDS["VirtualMachine"]
+    assert kind.convert(item | {"unknown": value}) == kind.decode(msgspec.json.encode(item))
