@@ -252,6 +252,12 @@ def test_a_typed_object_names_its_malformed_field_and_reads_a_null_as_absent() -
     )
 
 
+def test_a_map_gets_only_the_fields_of_its_shape_that_have_its_types() -> None:
+    spec = {"volumes": [{"name": "a"}, "b"], "domain": {"cpu": {"cores": 2}, "clock": {}}, "hostname": "x"}
+    read = kinds.VIRTUAL_MACHINES.convert({"spec": {"template": {"spec": spec}}})
+    assert read["spec"] == {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}
+
+
 # A large object is decoded without what is too large to decode
 
 
