@@ -169,6 +169,12 @@ def test_a_budget_for_two_pods_on_the_only_node_lets_one_of_them_go() -> None:
     assert what_happens(found, "vm3")[0] == "Stops until uncordon"
     words = "May block until somebody acts, or may stop until uncordon"
     assert {what_happens(found, name)[0] for name in ("vm1", "vm2")} == {words}
+    first = [*storage(), *on("node-a", "disk1", strategy="None", pod=labels)]
+    second = [*storage("disk2"), *on("node-a", "disk2", strategy="None", name="vm2", pod=labels)]
+    found = drain(NODES[0], *first, *second, budget(allowed=1, app="db"))
+    # Whichever stays has no disk.
+    words = "May block until somebody acts, or may stop until uncordon, then I/O may hang until uncordon"
+    assert {what_happens(found, name)[0] for name in ("vm1", "vm2")} == {words}
     pods = [owned(pod(name, node="node-a", labels={"app": "db"})) for name in ("a", "b")]
     assert [each.name for each in drain(NODES[0], *pods, budget(allowed=1, app="db")).obstacles] == ["default/b"]
     assert drain(*NODES, *pods, budget(allowed=1, app="db")).is_safe

@@ -53,9 +53,9 @@ def _differences(old: Vm, before: State, new: Vm, after: State) -> Iterator[Even
             yield Event(Effect.STOPS, 0, may=contested or new.phase is Phase.RUNS, why=new.why)
     elif contested or (elsewhere and new.may_stop):
         yield Event(Effect.STOPS, 0, may=True)
-    may_wait = ended and not new.sure
+    may_not_run = contested or (ended and not new.sure)
     of_disks = _of_its_disks(before, new, after, started=ended)
-    yield from (replace(each, may=each.may or may_wait) for each in of_disks)
+    yield from (replace(each, may=each.may or may_not_run) for each in of_disks)
     if new.at_risk and not (new.may_stop and new.sure):
         yield Event(Effect.RESTARTS, 0, may=True, why=MAY_DELETE)
     if new.at_risk and new.may_stop:

@@ -150,6 +150,9 @@ def _drain(state: State, step: Step) -> State:
     contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
     state = replace(state, waits=waits, contested=contested, refused=refused)
+    for vm in evicted:
+        if vm.pod.key in contested and answer(vm, before, Budgets(before))[0] is Answer.DELETE:
+            state = _perhaps_evicted(state, vm)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
             stays = tuple(node for node in server.nodes if node not in step.nodes)
@@ -200,6 +203,13 @@ def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
     if state.vms[vm.key].phase is not Phase.RUNS:
         budgets.use(vm.pod.key)
     return state
+
+
+def _perhaps_evicted(state: State, old: Vm) -> State:
+    """Return the state in which a VM either still runs, or has ended: others of its PodDisruptionBudget may be first."""
+    new = state.vms[old.key]
+    has_moved = new.phase is Phase.RUNS and new.placed_at == state.step
+    return state if has_moved else state.with_vm(replace(old, may_stop=True))
 
 
 def _after_the_race(before: State, state: State, key: Key) -> State:
