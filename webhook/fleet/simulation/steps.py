@@ -206,7 +206,7 @@ def _evicted(before: State, state: State, vm: Vm, budgets: Budgets) -> State:
 
 
 def _perhaps_evicted(state: State, old: Vm) -> State:
-    """Return the state in which a VM either still runs, or has ended: others of its PodDisruptionBudget may be first."""
+    """Return the state in which a VM still runs, or has ended: its budget may let the drain evict another one first."""
     new = state.vms[old.key]
     has_moved = new.phase is Phase.RUNS and new.placed_at == state.step
     return state if has_moved else state.with_vm(replace(old, may_stop=True))
