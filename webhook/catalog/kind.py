@@ -148,7 +148,7 @@ class Kind(Struct, frozen=True):
     def convert(self, manifest: JsonObject) -> Any:
         """Convert a manifest to the shape. In a typed object, null counts as absent. Raises MalformedObject.
 
-        A map gets only the shape's fields, without those of another type.
+        A map keeps the fields of the shape that have the expected types.
         """
         if not self.typed:
             try:

@@ -135,7 +135,7 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
     found = catalog.claim(machine.namespace, claim.claim)
     storage_class = catalog.storage_class(found.storage_class) if found else None
     more = tolerations(storage_class.tolerations) if storage_class else ()
-    # A key of the StorageClass's selector replaces that of Longhorn's setting.
+    # The StorageClass's selector wins over the selector in Longhorn's setting.
     limited = {each.key for each in claim.limits}
     selector = {key: value for key, value in default.node_selector.items() if key not in limited}
     return replace(default, node_selector=selector, tolerations=(*default.tolerations, *more))

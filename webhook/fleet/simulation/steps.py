@@ -139,7 +139,8 @@ def _drain(state: State, step: Step) -> State:
     before = state
     budgets = Budgets(state)
     evicted = [vm for vm in state.vms.values() if not set(vm.nodes).isdisjoint(step.nodes)]
-    state = _without_users(state, evicted, budgets)
+    deletable = {vm.key for vm in evicted if answer(vm, state, budgets)[0] is Answer.DELETE}
+    state = _without_users(state, evicted, deletable)
     for vm in evicted:
         state = _evicted(before, state, vm, budgets)
     for vm in evicted:
@@ -151,7 +152,7 @@ def _drain(state: State, step: Step) -> State:
     refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
     state = replace(state, waits=waits, contested=contested, refused=refused)
     for vm in evicted:
-        if vm.pod.key in contested and answer(vm, before, Budgets(before))[0] is Answer.DELETE:
+        if vm.pod.key in contested and vm.key in deletable:
             state = _perhaps_evicted(state, vm)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
@@ -161,15 +162,14 @@ def _drain(state: State, step: Step) -> State:
     return state
 
 
-def _without_users(state: State, evicted: list[Vm], budgets: Budgets) -> State:
+def _without_users(state: State, evicted: list[Vm], deletable: set[Key]) -> State:
     """Return the state in which the share-managers that only evicted VMs share may have moved.
 
     The pods of all these VMs may be gone at the same time.
     """
-    ending = {vm.key for vm in evicted if answer(vm, state, budgets)[0] is Answer.DELETE}
     for volume in dict.fromkeys(volume for vm in evicted for volume in vm.volumes):
         users = {vm.key for vm in state.users(volume)}
-        unused = len(users) > 1 and users <= ending and not any(state.other_users(volume))
+        unused = len(users) > 1 and users <= deletable and not any(state.other_users(volume))
         if unused and state.servers[volume].nodes:
             state = may_have_moved(volume, state)
     return state
