@@ -21,7 +21,8 @@ from cluster import Handler, serve
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.live_catalog import Live
 from webhook.placement.review import read_untyped
 from webhook.placement.settings import Settings

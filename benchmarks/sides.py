@@ -211,8 +211,8 @@ class Setup:
         environment = ["KUBECONFIG=/none", f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}"]
         start = (
             "from functools import partial; from pathlib import Path\n"
-            "from webhook.cli import main; from webhook.cluster import client\n"
-            f"client.pod_api = partial(client.pod_api, folder=Path({str(self.folder)!r}))\n"
+            "from webhook.cli import main; from webhook.cluster import credentials\n"
+            f"credentials.pod_api = partial(credentials.pod_api, folder=Path({str(self.folder)!r}))\n"
             "main()"
         )
         serve = ["serve", "--https-port=0", "--http-port=0", f"--tls-dir={self.folder}"]

@@ -30,7 +30,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
 from webhook.cli import commands
 from webhook.cluster.backend import Backend
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.settings import Settings

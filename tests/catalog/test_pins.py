@@ -21,7 +21,8 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from webhook.catalog import reservations
 from webhook.catalog.reservations import RESERVATION_SECONDS
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_PODS
 from webhook.placement.injector import Injection

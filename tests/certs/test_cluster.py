@@ -12,7 +12,7 @@ from tests.support.fake_certificate_cluster import (
     FakeCertificateCluster,
     configuration,
 )
-from webhook.cluster.client import ClusterError
+from webhook.cluster.credentials import ClusterError
 
 SECRET, REGISTRATION = f"Secret {NAMESPACE}/{NAME}", f"MutatingWebhookConfiguration {CONFIGURATION}"
 

@@ -33,15 +33,8 @@ from tests.support.fake_api_server import (
     status,
     stream,
 )
-from webhook.cluster.client import (
-    MAX_PAGE_BYTES,
-    RETRY_AFTER,
-    TRIES,
-    Api,
-    ClusterClient,
-    ClusterError,
-    pod_api,
-)
+from webhook.cluster.client import MAX_PAGE_BYTES, RETRY_AFTER, TRIES, ClusterClient
+from webhook.cluster.credentials import Api, ClusterError, pod_api
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/disk1"

@@ -9,7 +9,8 @@ from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.election import LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL, Election
 from webhook.cluster.releaser import DELETE_TIMEOUT
 

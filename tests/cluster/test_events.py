@@ -25,7 +25,8 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from tests.support.memory import traced_memory
 from tests.support.webhook_process import create_service_account
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.cluster.events import (
     MAX_QUEUED,
     WRITE_TIMEOUT,

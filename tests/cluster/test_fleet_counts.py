@@ -19,7 +19,8 @@ from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, longhorn_volume, replica, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
 from webhook.catalog.store import Store
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.fleet_counts import COUNT_SECONDS, FleetCounter
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.machine import State

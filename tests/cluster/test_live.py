@@ -34,7 +34,8 @@ from tests.support.fake_api_server import (
 from tests.support.fake_clock import FakeClock
 from webhook.catalog import reservations
 from webhook.catalog.reservations import RESERVATION_SECONDS
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection

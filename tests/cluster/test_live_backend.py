@@ -14,7 +14,8 @@ from tests.support.log_capture import capture_logs
 from tests.support.server_process import until
 from tests.support.threads import own_threads
 from webhook.cluster.backend import LiveBackend
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.fleet.release import RELEASE_REASONS
 from webhook.placement.settings import Action
 from webhook.serving.app import Health

@@ -18,7 +18,8 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.backend import LiveBackend
-from webhook.cluster.client import Api, ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api, ClusterError
 from webhook.cluster.live_catalog import Live
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn

@@ -36,7 +36,8 @@ from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import kinds
 from webhook.catalog.store import Store
 from webhook.catalog.tables import Table
-from webhook.cluster.client import Api, ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api, ClusterError
 from webhook.cluster.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.placement.objects.facts import Claim, Fact, Pod, ShareManager
 

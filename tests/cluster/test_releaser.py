@@ -11,7 +11,8 @@ from tests.support.fake_api_server import ApiServer, Responder, body, error_resp
 from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from webhook.catalog.releases import RELEASE_SECONDS
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.events import Vmi, build_event
 from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.live_catalog import Live

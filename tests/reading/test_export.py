@@ -24,7 +24,8 @@ from tests.support.fleet import vm
 from tests.support.paths import ROOT
 from tests.support.random_clusters import placement_cases
 from webhook.catalog.kinds import kinds, tool_kinds
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.fleet.rendering.next_pod import rendered_pod
 from webhook.fleet.rendering.template import Rendering
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings

@@ -32,7 +32,8 @@ from tests.support.fake_api_server import ApiServer, body, error_response, forbi
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import longhorn_volume, replica
 from tests.support.malformed import MALFORMED, replaced, value_paths
-from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import Api
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.volumes import VolumeData
 from webhook.placement.reasons import OptedInBy

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from webhook.cluster.client import ClusterError
+from webhook.cluster.credentials import ClusterError
 from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain

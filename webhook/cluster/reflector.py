@@ -15,7 +15,8 @@ from msgspec import Struct, field
 
 from webhook.catalog.kind import JSON, METADATA, METADATA_LIST, Kind, MalformedObject, identity
 from webhook.catalog.store import Store
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.placement.objects.facts import Fact
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.

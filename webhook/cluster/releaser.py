@@ -10,7 +10,8 @@ from itertools import islice, zip_longest
 from msgspec import Struct
 
 from webhook.catalog.kinds import PODS
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.cluster.events import Vmi
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails

@@ -7,7 +7,8 @@ import click
 
 from webhook.catalog.kinds import NAMESPACES, NODES, PODS, VIRTUAL_MACHINES, VMIS
 from webhook.catalog.storage_kinds import CLAIMS
-from webhook.cluster.client import ClusterClient, ClusterError, context_names
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError, context_names
 from webhook.placement.objects.fields import text
 from webhook.reading.api import list_objects
 

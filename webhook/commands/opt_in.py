@@ -9,7 +9,8 @@ import click
 
 from webhook.catalog.kind import key_of
 from webhook.catalog.kinds import NAMESPACES, VIRTUAL_MACHINES
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.commands.fleet_source import Scope, selected, show_settings
 from webhook.commands.options import (
     DRY_RUN,

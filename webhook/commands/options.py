@@ -12,7 +12,8 @@ from typing import Any
 import click
 import msgspec
 
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.commands.completion import complete
 from webhook.commands.label_selector import parse_selector
 from webhook.placement.objects.fields import is_dns_subdomain

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.documents import BadInput
 

@@ -12,7 +12,8 @@ from webhook import __version__
 from webhook.catalog.kind import Kind, MalformedObject, as_map
 from webhook.catalog.kinds import kinds, tool_kinds
 from webhook.catalog.storage_kinds import OLD_CLASS
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (

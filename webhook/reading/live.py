@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from webhook.catalog.inventory import Inventory
 from webhook.catalog.kind import Kind
 from webhook.catalog.kinds import PODS, kinds, tool_kinds
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.placement.objects.facts import LonghornVolume, Replica
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import is_share_manager

@@ -9,7 +9,8 @@ import msgspec
 
 from webhook.catalog.kinds import NAMESPACES, PODS
 from webhook.catalog.storage_kinds import CLAIMS, VOLUMES
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.commands.benchmark.comparison import Visit
 from webhook.commands.benchmark.plan import BESIDE, ELSEWHERE, LABEL, VISITS, Plan
 from webhook.commands.interrupts import Presses

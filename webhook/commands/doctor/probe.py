@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.placement.affinity import DECISION
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION

@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from webhook.catalog.kinds import KUBEVIRT_API
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.fleet.relocation.rules import Move
 from webhook.fleet.relocation.run import Limits, Migration
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text

@@ -10,7 +10,8 @@ import click
 from msgspec.structs import replace
 
 from webhook.catalog.kinds import VMIS
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.credentials import ClusterError
 from webhook.commands.interrupts import Presses
 from webhook.commands.recolocate import migrations
 from webhook.fleet.relocation import run as runs
