@@ -180,6 +180,23 @@ def test_a_budget_for_two_pods_on_the_only_node_lets_one_of_them_go() -> None:
     assert drain(*NODES, *pods, budget(allowed=1, app="db")).is_safe
 
 
+def test_a_budget_is_contested_only_by_more_pods_than_it_allows_to_evict() -> None:
+    labels = {"labels": {"app": "db"}}
+    vm = on("node-a", strategy="None", pod=labels)
+    limit = budget(allowed=1, app="db")
+    assert what_happens(drain(NODES[0], *vm, limit))[0] == "Stops until uncordon"
+    for strategy in ("External", "LiveMigrate"):  # no drain deletes these
+        other = on("node-a", strategy=strategy, name="vm2", pod=labels)
+        found = drain(NODES[0], *vm, *other, limit)
+        words = [what_happens(found, name)[0] for name in ("vm1", "vm2")]
+        assert words == ["Stops until uncordon", "Blocks until somebody acts"]
+    bare = owned(pod("a", node="node-a", labels={"app": "db"}))
+    found = drain(NODES[0], *vm, bare, limit)
+    assert what_happens(found)[0] == "May block until somebody acts, or may stop until uncordon"
+    found = drain(NODES[0], *vm, bare, budget(allowed=2, app="db"))
+    assert (what_happens(found)[0], found.obstacles) == ("Stops until uncordon", ())
+
+
 def test_two_budgets_for_one_pod_keep_it_for_ever() -> None:
     bare = owned(pod("a", node="node-a", labels={"app": "db"}))
     (found,) = drain(*NODES, bare, budget(allowed=1, app="db"), budget("more", allowed=1, app="db")).obstacles

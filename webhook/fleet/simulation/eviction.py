@@ -4,21 +4,29 @@ KubeVirt answers by the VM's eviction strategy: `admitLauncherPod` in
 https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.fleet.relocation.rules import Hindrance, Refusal, why_not_evacuated
+from webhook.fleet.rendering.next_pod import before_scheduling
+from webhook.fleet.simulation.places import find_places
 from webhook.fleet.simulation.state import Phase, State, Vm
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.pod import Manifest
+from webhook.placement.objects.pod_object import NO_POD
 from webhook.placement.objects.selectors import labels_match
 
 # `handleVMBackup` and `handleUtilityVolumes` in
 # https://github.com/kubevirt/kubevirt/blob/d923fdb8/pkg/virt-controller/watch/migration/migration.go#L1581
 AFTER_BACKUP = "after its backup, which KubeVirt 1.8 or newer aborts"
+FEW = "its PodDisruptionBudget allows too few evictions"
 
 
 class Answer(StrEnum):
@@ -45,25 +53,29 @@ class Budgets:
 
     def __init__(self, state: State) -> None:
         self._budgets = [_read(each, state.site.pods) for each in state.site.budgets]
-        stopped = [vm.pod.key for vm in state.vms.values() if vm.phase is not Phase.RUNS]
-        self._left = [max(0, each.allowed - len(each.pods.intersection(stopped))) for each in self._budgets]
+        self._gone = {vm.pod.key for vm in state.vms.values() if vm.phase is not Phase.RUNS}
 
     def why_not(self, pod: Key) -> str:
         """Return why a pod can't be evicted now, empty if it can."""
-        names = [each.name for each in self._budgets if pod in each.pods]
-        if len(names) > 1:
-            return f"PodDisruptionBudgets {' and '.join(names)} both select its pod, which Kubernetes never evicts"
-        closed = (each for each, left in zip(self._budgets, self._left, strict=True) if not left and pod in each.pods)
-        return next((f"PodDisruptionBudget {each.name} allows no eviction" for each in closed), "")
+        selecting = [each for each in self._budgets if pod in each.pods]
+        if len(selecting) > 1:
+            names = " and ".join(each.name for each in selecting)
+            return f"PodDisruptionBudgets {names} both select its pod, which Kubernetes never evicts"
+        closed = (each.name for each in selecting if self._is_used_up(each))
+        return next((f"PodDisruptionBudget {name} allows no eviction" for name in closed), "")
+
+    def _is_used_up(self, budget: Budget) -> bool:
+        return len(budget.pods & self._gone) >= budget.allowed
 
     def use(self, pod: Key) -> None:
         """Evict a pod that nothing replaces."""
-        self._left = [left - (pod in each.pods) for each, left in zip(self._budgets, self._left, strict=True)]
+        self._gone.add(pod)
 
-    def contested(self, pods: Iterable[Key]) -> frozenset[Key]:
-        """Return the pods of which only some can be evicted. It depends on a race which ones."""
-        used_up = [each for each, left in zip(self._budgets, self._left, strict=True) if each.allowed and not left]
-        return frozenset(pod for pod in pods for each in used_up if pod in each.pods)
+    def contested(self, pods: Collection[Key]) -> frozenset[Key]:
+        """Return those of the pods, which a drain deletes, that it may not delete if others are first."""
+        rivals = self._gone.union(pods)
+        scarce = (each for each in self._budgets if self._is_used_up(each) and len(each.pods & rivals) > each.allowed)
+        return frozenset(pod for each in scarce for pod in each.pods.intersection(pods))
 
 
 def _read(manifest: JsonObject, pods: Iterable[Pod]) -> Budget:
@@ -102,3 +114,27 @@ def why_not_migrated(vm: Vm, state: State) -> Refusal | None:
 def has_backup(vm: Vm) -> bool:
     """Return whether a backup of the VM is under way."""
     return bool(mappings(vm.status.machine.vmi, "spec", "utilityVolumes"))
+
+
+def waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterator[tuple[Key, str]]:
+    """Yield the pods of no VM that can't be evicted. Longhorn removes the budgets of its instance managers itself."""
+    for pod in state.site.pods:
+        owner = state.site.manifests.get(pod.key, NO_POD).metadata.controller
+        of_longhorn = pod.labels.get(COMPONENT_LABEL) in (SHARE_MANAGER, "instance-manager")
+        stays = pod.belongs_to_vm or of_longhorn or owner.kind in ("DaemonSet", "Node")
+        if pod.node not in nodes or stays:
+            continue
+        if pod.key in state.site.manifests and not owner.kind:
+            yield pod.key, "it has no controller, so kubectl drain evicts nothing: delete it, or add --force"
+        elif problem := budgets.why_not(pod.key):
+            yield pod.key, problem
+        elif not _has_place(state, pod):
+            budgets.use(pod.key)
+
+
+def _has_place(state: State, pod: Pod) -> bool:
+    """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
+    manifest = state.site.manifests.get(pod.key)
+    created = Manifest(before_scheduling(manifest or NO_POD), pod.namespace)
+    places = find_places(partial(Candidate, created), state.catalog, None, 1)
+    return not manifest or bool(places.nodes)

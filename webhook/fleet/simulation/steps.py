@@ -5,7 +5,7 @@ lose their node, the webhook steers them to a VM, KubeVirt starts VMs that were 
 the pods that used a share-manager which it has replaced.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 
@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from webhook.fleet.nfs import deletes_pods
 from webhook.fleet.relocation.rules import target_candidate
-from webhook.fleet.rendering.next_pod import before_scheduling
-from webhook.fleet.simulation.eviction import Answer, Budgets, answer, why_not_migrated
+from webhook.fleet.simulation.eviction import FEW, Answer, Budgets, answer, waiting_pods, why_not_migrated
 from webhook.fleet.simulation.places import NO_NODE, Places, find_places, where
 from webhook.fleet.simulation.recolocation import recolocate
 from webhook.fleet.simulation.servers import is_decided, may_have_moved, place_servers, stop_unused, was_replaced
@@ -23,13 +22,8 @@ from webhook.fleet.simulation.state import Phase, Server, State, Vm, on_node, pl
 from webhook.fleet.starts import decide_start
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
-from webhook.placement.objects.pod import Manifest
-from webhook.placement.objects.pod_object import NO_POD
+from webhook.placement.objects.facts import Key
 from webhook.placement.reasons import Outcome
-
-FEW = "its PodDisruptionBudget allows too few evictions"
 
 
 class Action(StrEnum):
@@ -147,13 +141,13 @@ def _drain(state: State, step: Step) -> State:
         state = _after_the_race(before, state, vm.key)
     for vm in evicted:
         state = _or_elsewhere(state, vm, step)
-    waits = dict(_waiting_pods(state, step.nodes, budgets))
-    contested = budgets.contested([*(vm.pod.key for vm in evicted), *waits])
-    refused = {vm.key: FEW for vm in evicted if vm.pod.key in contested} | dict(state.refused)
+    waits = dict(waiting_pods(state, step.nodes, budgets))
+    contested = budgets.contested([*(vm.pod.key for vm in evicted if vm.key in deletable), *waits])
+    rivals = [vm for vm in evicted if vm.pod.key in contested]
+    refused = {vm.key: FEW for vm in rivals} | dict(state.refused)
     state = replace(state, waits=waits, contested=contested, refused=refused)
-    for vm in evicted:
-        if vm.pod.key in contested and vm.key in deletable:
-            state = _perhaps_evicted(state, vm)
+    for vm in rivals:
+        state = _perhaps_evicted(state, vm)
     for volume, server in state.servers.items():
         if not set(server.nodes).isdisjoint(step.nodes):
             stays = tuple(node for node in server.nodes if node not in step.nodes)
@@ -227,30 +221,6 @@ def _after_the_race(before: State, state: State, key: Key) -> State:
         return state.with_vm(vm.unless_taken(sure=False))
     state = replace(state, refused={**state.refused, key: NO_NODE})
     return state.with_vm(_migrated(old, replace(places, sure=False), state, vm.why))
-
-
-def _waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterator[tuple[Key, str]]:
-    """Yield the pods of no VM that can't be evicted. Longhorn removes the budgets of its instance managers itself."""
-    for pod in state.site.pods:
-        owner = state.site.manifests.get(pod.key, NO_POD).metadata.controller
-        of_longhorn = pod.labels.get(COMPONENT_LABEL) in (SHARE_MANAGER, "instance-manager")
-        stays = pod.belongs_to_vm or of_longhorn or owner.kind in ("DaemonSet", "Node")
-        if pod.node not in nodes or stays:
-            continue
-        if pod.key in state.site.manifests and not owner.kind:
-            yield pod.key, "it has no controller, so kubectl drain evicts nothing: delete it, or add --force"
-        elif problem := budgets.why_not(pod.key):
-            yield pod.key, problem
-        elif not _has_place(state, pod):
-            budgets.use(pod.key)
-
-
-def _has_place(state: State, pod: Pod) -> bool:
-    """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
-    manifest = state.site.manifests.get(pod.key)
-    created = Manifest(before_scheduling(manifest or NO_POD), pod.namespace)
-    places = find_places(partial(Candidate, created), state.catalog, None, 1)
-    return not manifest or bool(places.nodes)
 
 
 def _ended(state: State, vm: Vm, why: str, phase: Phase = Phase.WAITS) -> State:
