@@ -19,6 +19,7 @@ from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, V
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import REQUEST_TIMEOUT, answered, list_objects
 from webhook.reading.documents import BadInput
+from webhook.reading.events import list_warnings
 
 POLL = 1.0  # seconds between two looks at the cluster
 LONGEST_RUN, LONGEST_DELETION = 300.0, 120.0  # seconds
@@ -96,13 +97,11 @@ class BenchmarkRun:
     def _warning(self, problem: str) -> str:
         """Return the newest other warning about what the benchmark created, such as why a volume can't be mounted."""
         try:
-            path = f"/api/v1/namespaces/{self._plan.namespace}/events"
-            events = list(list_objects(self._cluster, path, fieldSelector="type=Warning"))
+            events = list_warnings(self._cluster, self._plan.namespace)
         except ClusterError:  # the user may not list Events
             return ""
-        events.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
-        own = [each for each in events if text(each, "involvedObject", "name").startswith(self._plan.name)]
-        messages = [text(each, "message") for each in own if text(each, "message") != problem]
+        own = [each.message for each in events if each.involved_object.name.startswith(self._plan.name)]
+        messages = [each for each in own if each != problem]
         return f" (last warning: {messages[-1]})" if messages else ""
 
     def _bound_share_manager(self) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from webhook.placement.objects.fields import JsonObject, has_condition, mapping,
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import REQUEST_TIMEOUT, list_objects
+from webhook.reading.events import Subject, list_warnings
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -114,16 +115,10 @@ def failure_message(cluster: ClusterClient, migration: Migration) -> str:
     KubeVirt deletes a target pod that can't be scheduled, and its newest event only says that the pod is gone. Raises
     ClusterError.
     """
-    path = f"/api/v1/namespaces/{migration.namespace}/events"
-    found = list(list_objects(cluster, path, fieldSelector="type=Warning"))
-    found.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
-    own = [each for each in found if _subject(each) == (KIND, migration.name)]
-    if not any(text(each, "reason") == UNSCHEDULABLE for each in own):
-        return text(own[-1], "message") if own else ""
-    failed = [each for each in found if text(each, "reason") == "FailedScheduling" and _subject(each)[0] == "Pod"]
-    pods = [each for each in failed if _subject(each)[1].startswith(f"virt-launcher-{migration.vmi}-")]
-    return ": ".join(["the scheduler found no node for the target pod", *[text(each, "message") for each in pods[-1:]]])
-
-
-def _subject(event: JsonObject) -> tuple[str, str]:
-    return text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")
+    found = list_warnings(cluster, migration.namespace)
+    own = [each for each in found if each.involved_object == Subject(KIND, migration.name)]
+    if not any(each.reason == UNSCHEDULABLE for each in own):
+        return own[-1].message if own else ""
+    of_pods = [each for each in found if each.reason == "FailedScheduling" and each.involved_object.kind == "Pod"]
+    own = [each for each in of_pods if each.involved_object.name.startswith(f"virt-launcher-{migration.vmi}-")]
+    return ": ".join(["the scheduler found no node for the target pod", *[each.message for each in own[-1:]]])
