@@ -32,7 +32,17 @@ from tests.support.builders import (
 )
 from tests.support.own_process import run_in_child_process
 from webhook.catalog import kinds
-from webhook.catalog.kind import MAX_FIELD, Kind, MalformedObject, as_map, decode_json, decode_large, map_of, object_of
+from webhook.catalog.kind import (
+    MAX_FIELD,
+    Kind,
+    MalformedObject,
+    as_map,
+    decode_json,
+    decode_large,
+    key_of,
+    map_of,
+    object_of,
+)
 from webhook.catalog.kinds import PODS
 from webhook.catalog.storage_kinds import CLAIMS, STORAGE_CLASSES
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -277,6 +287,15 @@ def test_a_kind_has_the_path_and_the_manifests_of_its_group() -> None:
     assert PODS.is_of("v1", "Pod")
     assert STORAGE_CLASSES.is_of("storage.k8s.io/v1beta1", "StorageClass")
     assert not STORAGE_CLASSES.is_of("v1", "StorageClass")
+    # A cluster may lack the CRDs of KubeVirt and Longhorn.
+    assert {kind.name for kind in kinds.kinds("") if kind.optional} == {
+        "VirtualMachine", "VirtualMachineInstance", "ShareManager", "Volume", "Replica",
+    }  # fmt: skip
+
+
+def test_an_object_without_a_namespace_is_in_the_default_one() -> None:
+    assert key_of({"metadata": {"namespace": "shop", "name": "vm1"}}) == ("shop", "vm1")
+    assert key_of({"metadata": {"name": "vm1"}}) == ("default", "vm1")
 
 
 def test_an_unexpected_error_of_a_reader_names_the_object_and_not_its_content() -> None:

@@ -28,8 +28,8 @@ from tests.support.builders import (
 from tests.support.fleet import LATER, NOW, apart, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.catalog.inventory import facts_of, machines
 from webhook.fleet.machine import Machine, State
+from webhook.fleet.starts import MAX_USERS
 from webhook.fleet.states import assess, assess_pod
-from webhook.fleet.volumes import MAX_USERS
 from webhook.fleet.wording import advise, commands, if_started, next_step
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, OptIn, Settings

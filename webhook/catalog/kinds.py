@@ -121,8 +121,8 @@ def read_pod(item: PodObject) -> Pod | None:
     pin = read_pin(manifest)
     starts_vm = manifest.is_virt_launcher and not manifest.is_migration_target
     undecided = starts_vm and not {kubevirt.PROVISIONING_ANNOTATION, DECISION} & manifest.annotations.keys()
-    marked = pin or undecided
-    return replace(pod, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else pod
+    prefers = bool(pin and pin.prefers)
+    return replace(pod, labels=shared_labels(pod.labels), pin=pin, prefers=prefers, undecided=undecided)
 
 
 PODS = Kind(

@@ -122,7 +122,7 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
             continue
         own = [findings[claim]] if claim in findings else []
         served = _served_volume(machine.namespace, claim, catalog)
-        if served and not other_users(own, machine.namespace, pod.vmi_uid, catalog):
+        if served and not any(other_users(own, machine.namespace, pod.vmi_uid, catalog)):
             yield claim
 
 

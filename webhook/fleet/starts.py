@@ -1,5 +1,7 @@
 """The next start of a VM: the decision, where that places the VM, and whether its share-managers follow."""
 
+from itertools import islice
+
 from msgspec.structs import replace
 
 from webhook.fleet.forecast_catalog import forecast
@@ -21,6 +23,8 @@ from webhook.placement.settings import Action, Settings
 from webhook.placement.voting_consumers import avoided_nodes
 from webhook.placement.wording import unchanged
 
+# A volume can have thousands of users, and each VM of a report lists the others.
+MAX_USERS = 10
 _CHECKS_OF_NODE = [check for check in CHECKS if check.reason in NODE_REASONS]
 # The guard doesn't risk these, but the scheduler may place the pod.
 _UNRISKED = (Reason.CACHE_STALE, Reason.RELEASED, Reason.START_FAILED, Reason.UNJUDGED)
@@ -36,6 +40,7 @@ def forecast_start(status: Status, catalog: Catalog, settings: Settings) -> Star
     claims, node = (decision.claims, decision.node) if decision.claims else (status.claims, status.storage_node)
     served = [each for each in claims if node and each.node == node and each.decides and not each.reason]
     users = other_users(served, machine.namespace, machine.pod.vmi_uid if machine.pod else "", catalog)
+    first = tuple(dict.fromkeys(islice(users, MAX_USERS)))
     enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
     stopped_by = None if status.opted_in else Reason.NOT_OPTED_IN
     future = _future(decision, stopped, settings)
@@ -46,7 +51,7 @@ def forecast_start(status: Status, catalog: Catalog, settings: Settings) -> Star
     # After a restart, the share-manager still runs for some seconds.
     lingering = _lingering(status, stopped, catalog, settings) if future is Future.FOLLOWS and stopped else None
     refused = next((node for node in (decision.node, status.storage_node) if node in refusing_nodes(machine)), None)
-    return Start(decision, future, stopped_by, enforced, stopped, users, apart, lingering, refused or "")
+    return Start(decision, future, stopped_by, enforced, stopped, first, apart, lingering, refused or "")
 
 
 def refusing_nodes(machine: Machine) -> frozenset[str]:
@@ -71,7 +76,7 @@ def _stopped_volumes(status: Status, catalog: Catalog) -> frozenset[str]:
     if pod is None or not pod.node:
         return frozenset()
     served = [each for each in status.claims if each.node and not each.reason and each.volume]
-    alone = (each for each in served if not other_users([each], pod.namespace, pod.vmi_uid, catalog))
+    alone = (each for each in served if not any(other_users([each], pod.namespace, pod.vmi_uid, catalog)))
     return frozenset(each.volume for each in alone if each.volume)
 
 
@@ -143,13 +148,13 @@ def _server(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> PodSpec:
 
 def _unfollowed_node(machine: Machine, claim: ClaimFinding, catalog: Catalog) -> str:
     spec = _server(machine, claim, catalog)
-    server = Manifest(PodObject(spec=spec), "")
-    limited = server.requires_nodes or spec.node_selector
-    nodes = catalog.all_nodes()
-    doubtful = nodes if limited else catalog.tainted_nodes()
-    if not doubtful and not claim.limits:
+    tainted = catalog.tainted_nodes()
+    if not (tainted or claim.limits or spec.node_selector or spec.affinity):
         return ""
+    server = Manifest(PodObject(spec=spec), "")
     pod = machine.next_pod
+    nodes = catalog.all_nodes()
+    doubtful = nodes if server.requires_nodes or spec.node_selector else tainted
     # At a cold start, the VM prefers the nodes within the limits.
     others = (node for node in doubtful if selects(claim.limits, node.labels) and not admits(node, server, catalog))
     if node := next((node for node in others if admits(node, pod, catalog)), None):

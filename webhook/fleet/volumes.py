@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
 
 from msgspec import Struct
 
@@ -10,9 +9,6 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, LonghornVolume, Replica
 from webhook.placement.reasons import ClaimFinding
 from webhook.placement.voting_consumers import claims_of
-
-# A volume can have thousands of users, and each VM of a report lists the others.
-MAX_USERS = 10
 
 POD, VMI = "Pod", "VirtualMachineInstance"
 
@@ -29,17 +25,17 @@ class VolumeUser(Struct, frozen=True):
         return f"{'VM' if self.kind == VMI else 'pod'} {self.namespace}/{self.name}"
 
 
-def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalog: Catalog) -> tuple[VolumeUser, ...]:
-    """Return the first users of the volumes of a VMI's claims other than this VMI: first the pods of no VM.
+def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalog: Catalog) -> Iterator[VolumeUser]:
+    """Yield the users of the volumes of a VMI's claims other than this VMI: first the pods of no VM, some repeatedly.
 
     `vmi` is the UID of the VMI. A user mounts any claim of a volume, and is bound to a node.
     """
     keys = (key for each in served for key in ((namespace, each.claim), *claims_of(each.volume or "", catalog)))
-    return tuple(dict.fromkeys(islice(_users(dict.fromkeys(keys), vmi, catalog), MAX_USERS)))
+    return _users(dict.fromkeys(keys), vmi, catalog)
 
 
 def users_of(volume: str, catalog: Catalog) -> Iterator[VolumeUser]:
-    """Yield all users of a Longhorn volume, some of them several times."""
+    """Yield all users of a Longhorn volume, some of them repeatedly."""
     return _users(dict.fromkeys(claims_of(volume, catalog)), "", catalog)
 
 

@@ -32,6 +32,8 @@ def local_nodes(
         if finding.decides and finding.follows and finding.volume
     }
     counts = Counter(node for nodes in nodes_of.values() for node in nodes)
+    if not counts:
+        return LocalNodes()
     comparisons = Comparisons()  # for all nodes together
     candidates = [Candidate(manifest, node, catalog, comparisons=comparisons) for node in sorted(counts)[:MAX_NODES]]
     checks = (*feasibility.CHECKS, *feasibility.UNSEEN) if settings.node_guard else ()

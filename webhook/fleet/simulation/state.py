@@ -241,7 +241,7 @@ class State(Struct, frozen=True, dict=True):
     def is_shared(self, volume: str, vm: Vm) -> bool:
         """Return whether others than a VM use a volume."""
         served = [each for each in vm.status.claims if each.volume == volume]
-        return bool(other_users(served, vm.pod.namespace, vm.pod.vmi_uid, self.catalog))
+        return any(other_users(served, vm.pod.namespace, vm.pod.vmi_uid, self.catalog))
 
     def may_be_unused(self, volume: str, vm: Vm) -> bool:
         """Return whether the share-manager of a volume may have stopped, because each other VM that uses it may."""

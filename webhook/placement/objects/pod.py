@@ -1,6 +1,6 @@
 """Read the facts about one pod from its manifest."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Self
 
@@ -57,7 +57,7 @@ class Manifest:
         self.claims = mounted_claims(self.spec.volumes)
         required = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
         self.requires_nodes = isinstance(required, dict)
-        self.node_terms = mappings(required, "nodeSelectorTerms")
+        self.node_terms = mappings(required, "nodeSelectorTerms") if self.requires_nodes else []
         self.deciding_claim = text(self.annotations, DECIDING_CLAIM_ANNOTATION)
         app = self.labels.get(kubevirt.APP_LABEL)
         self.is_virt_launcher = app == kubevirt.VIRT_LAUNCHER
@@ -128,8 +128,7 @@ def pod_facts(manifest: Manifest, name: str, effective_node: str) -> Pod:
         effective_node=effective_node,
         alive=status.phase in ("Pending", "Running", "") and not metadata.deletion_timestamp,
         created=(metadata.creation_timestamp or "")[:MAX_NAME],
-        # A pod that is being created has no uid. Nothing keeps its labels for long.
-        labels=shared_labels(manifest.labels) if metadata.uid else manifest.labels,
+        labels=manifest.labels,
         requests=requests,
         anti_affinity=required_terms(manifest.affinity, manifest.labels, manifest.namespace, "podAntiAffinity"),
         claims=manifest.claims,
@@ -216,7 +215,7 @@ def _valid_name(name: str) -> str:
     return name if name and is_dns_subdomain(name) else ""
 
 
-def shared_labels(labels: dict[str, str]) -> dict[str, str]:
+def shared_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     """Return the labels, with each key and value stored once: thousands of objects repeat the same few."""
     # A table of limited size, because Python 3.12.1 never frees an interned string.
     # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
