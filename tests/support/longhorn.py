@@ -209,10 +209,10 @@ class Longhorn:
             if _is_shared(pv):
                 found.setdefault(_handle(pv), []).append(attachment)
             else:
-                self._attach(attachment)
+                self._attach(attachment, _handle(pv))
         return found
 
-    def _attach(self, attachment: Object) -> None:
+    def _attach(self, attachment: Object, volume: str) -> None:  # noqa: ARG002 (for real nodes)
         if not attachment.get("status", {}).get("attached"):
             path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
             self._requests.request("PATCH", path, {"status": {"attached": True}})
@@ -236,7 +236,7 @@ class Longhorn:
         self._store(volume, before, state)
         if state == "running":
             for attachment in attachments:
-                self._attach(attachment)
+                self._attach(attachment, volume)
         elif state != "starting" and pod is not None:
             self._delete_pod(volume, pod)
         elif state != "starting" and volume in self._removed:

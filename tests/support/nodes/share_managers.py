@@ -59,9 +59,8 @@ class ServingLonghorn(Longhorn):
         self._create(f"/api/v1/namespaces/{self.namespace}/services", service)
         super()._create_manager(volume)
 
-    def _attach(self, attachment: Object) -> None:
+    def _attach(self, attachment: Object, volume: str) -> None:
         """Tell the node's CSI driver where the share is."""
-        volume = self._volumes[attachment["spec"]["source"]["persistentVolumeName"]]["spec"]["csi"]["volumeHandle"]
         share = f"{self.endpoint(volume)}:/{volume}"
         if not attachment.get("status", {}).get("attached"):
             path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
