@@ -27,7 +27,8 @@ def start_vm_with_its_server(guests: NodeScenario, node: str) -> str:
     guests.wait_bound("disk1")
     where = {POOL: guests.namespace, HOSTNAME: node}
     pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, nodeSelector=where))
-    assert guests.wait_running(pod) == guests.longhorn.wait_running(volume) == node
+    ran, served = guests.wait_running(pod), guests.longhorn.wait_running(volume)
+    assert (ran, served) == (node, node), guests.longhorn.pod(volume)
     guests.wait_for_work("vm1")
     return pod
 
