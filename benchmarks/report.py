@@ -1,7 +1,8 @@
 """Benchmark of `report` on a fleet of 5,000 VMs on 500 nodes, of which 40 % run apart from their storage.
 
 Each row is the CPU time of one process that reads the fleet from a snapshot, and its ratio to a process that only
-loads the same file with `json.load`. The rounds alternate. As after an installation, Python's bytecode is cached.
+loads the same file with `json.load`, before and after it: the speed of a machine may change within seconds. The rounds
+alternate. As after an installation, Python's bytecode is cached.
 """
 
 import json
@@ -9,9 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
 # The package does not install the tests' support modules. They are imported from the repository.
@@ -57,14 +60,15 @@ def main() -> None:
         file = Path(folder, "fleet.json")
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects()]}))
         print(f"{VMS} VMs on {NODES} nodes, {file.stat().st_size / 1e6:.1f} MB")
-        rows: dict[str, list[float]] = {name: [] for name in ("json.load", *OUTPUTS)}
-        for _ in range(ROUNDS):
-            rows["json.load"].append(seconds(folder, LOAD, str(file)))
-            for output in OUTPUTS:
-                rows[output].append(seconds(folder, REPORT, "report", "-A", "--snapshot", str(file), "-o", output))
-    alone = median(rows["json.load"])
-    for name, each in rows.items():
-        print(f"{name:10} {median(each):5.2f} s of CPU, {median(each) / alone:5.1f} times json.load")
+        load = partial(seconds, folder, LOAD, str(file))
+        command = "report", "-A", "--snapshot", str(file), "-o"
+        rows: dict[str, list[tuple[float, float]]] = {output: [] for output in OUTPUTS}
+        for _, output in product(range(ROUNDS), OUTPUTS):
+            before, cost, after = load(), seconds(folder, REPORT, *command, output), load()
+            rows[output].append((cost, cost / fmean((before, after))))
+    for output, each in rows.items():
+        cost, ratio = map(median, zip(*each, strict=True))
+        print(f"{output:10} {cost:5.2f} s of CPU, {ratio:5.1f} times json.load")
 
 
 if __name__ == "__main__":
