@@ -197,6 +197,25 @@ def test_a_budget_is_contested_only_by_more_pods_than_it_allows_to_evict() -> No
     assert (what_happens(found)[0], found.obstacles) == ("Stops until uncordon", ())
 
 
+def test_a_budget_without_a_status_allows_no_eviction() -> None:
+    vm = on("node-a", strategy="None", pod={"labels": {"app": "db"}})
+    unseen = {key: value for key, value in budget(allowed=1, app="db").items() if key != "status"}
+    (found,) = drain(*NODES, *vm, unseen).vms
+    assert (words_of(found.events), found.why) == (
+        "Blocks until somebody acts",
+        "PodDisruptionBudget keep allows no eviction",
+    )
+
+
+def test_a_pod_that_no_other_node_can_run_uses_up_its_budget() -> None:
+    large = [owned(pod(name, node="node-a", labels={"app": "db"}, requests={"memory": "9Ti"})) for name in ("a", "b")]
+    limit = budget(allowed=1, app="db")
+    nodes = [node(name, allocatable={"memory": "1Ti", "pods": "10"}) for name in ("node-a", "node-b")]
+    assert [each.name for each in drain(*nodes, *large, limit).obstacles] == ["default/b"]
+    small = [owned(pod(name, node="node-a", labels={"app": "db"})) for name in ("a", "b")]
+    assert drain(*nodes, *small, limit).is_safe
+
+
 def test_two_budgets_for_one_pod_keep_it_for_ever() -> None:
     bare = owned(pod("a", node="node-a", labels={"app": "db"}))
     (found,) = drain(*NODES, bare, budget(allowed=1, app="db"), budget("more", allowed=1, app="db")).obstacles
