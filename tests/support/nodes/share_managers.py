@@ -43,9 +43,9 @@ exec ganesha.nfsd -F -L STDOUT -f /run/ganesha.conf -p /run/ganesha.pid
 """
 
 
-# seconds from the attachment of a volume until Longhorn acts on it: an assumption, for nobody has timed the real one here.
-# Without it, a share-manager was created 0.3 s after the decision on its VM, on nodes with one core, and got NoConsumer:
-# the webhook did not know the VM as a bound user yet.
+# seconds from the attachment of a volume until Longhorn acts on it: an assumption, for the real one was never timed.
+# Without it, on nodes with one core, a share-manager was created 0.3 s after the decision on its VM, and got
+# NoConsumer: the webhook did not know the VM as a bound user yet.
 ATTACHING = 1.0
 
 
