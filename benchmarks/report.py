@@ -63,9 +63,11 @@ def main() -> None:
         load = partial(seconds, folder, LOAD, str(file))
         command = "report", "-A", "--snapshot", str(file), "-o"
         rows: dict[str, list[tuple[float, float]]] = {output: [] for output in OUTPUTS}
+        before = load()
         for _, output in product(range(ROUNDS), OUTPUTS):
-            before, cost, after = load(), seconds(folder, REPORT, *command, output), load()
+            cost, after = seconds(folder, REPORT, *command, output), load()
             rows[output].append((cost, cost / fmean((before, after))))
+            before = after
     for output, each in rows.items():
         cost, ratio = map(median, zip(*each, strict=True))
         print(f"{output:10} {cost:5.2f} s of CPU, {ratio:5.1f} times json.load")

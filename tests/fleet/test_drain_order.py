@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fleet.test_drain import (
     BACKUP,
@@ -21,7 +22,7 @@ from tests.fleet.test_drain import (
     site,
 )
 from tests.support.builders import Object, hotplug_pod, node, pod, share_manager_pod, storage
-from webhook.fleet.drain import Drain, commands, order_drain
+from webhook.fleet.drain import Drain, check_drain, commands, order_drain
 from webhook.fleet.simulation.events import Effect, words_of
 
 CORDON, UNCORDON = "kubectl cordon node-a", "kubectl uncordon node-a"
@@ -212,6 +213,9 @@ def test_a_pod_that_no_other_node_can_run_uses_up_its_budget() -> None:
     limit = budget(allowed=1, app="db")
     nodes = [node(name, allocatable={"memory": "1Ti", "pods": "10"}) for name in ("node-a", "node-b")]
     assert [each.name for each in drain(*nodes, *large, limit).obstacles] == ["default/b"]
+    assert check_drain(
+        replace(site(*nodes, *large, limit), manifests={}), ["node-a"], None
+    ).is_safe  # may fit elsewhere
     small = [owned(pod(name, node="node-a", labels={"app": "db"})) for name in ("a", "b")]
     assert drain(*nodes, *small, limit).is_safe
 

@@ -212,10 +212,13 @@ class Longhorn:
                 self._attach(attachment, _handle(pv))
         return found
 
-    def _attach(self, attachment: Object, volume: str) -> None:  # noqa: ARG002 (for real nodes)
+    def _attach(self, attachment: Object, volume: str) -> None:
         if not attachment.get("status", {}).get("attached"):
             path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
-            self._requests.request("PATCH", path, {"status": {"attached": True}})
+            self._requests.request("PATCH", path, {"status": {"attached": True} | self._attachment_status(volume)})
+
+    def _attachment_status(self, volume: str) -> Object:  # noqa: ARG002 (for real nodes)
+        return {}
 
     def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
         """Bring a ShareManager one step forward (`syncShareManager`).

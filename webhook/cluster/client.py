@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import field
+from msgspec.structs import astuple, replace
 from urllib3.exceptions import HTTPError
 
 from webhook import __version__
 from webhook.catalog.kind import JSON, T, decode_json
-from webhook.cluster.credentials import Api, ClusterError, find_credentials
+from webhook.cluster.credentials import ClusterError, Credentials, find_credentials
 from webhook.cluster.server_clock import ServerClock
 from webhook.placement.objects.fields import JsonObject
 
@@ -96,15 +96,10 @@ def without_password(url: str) -> str:
     return re.sub("//[^/]*@", "//", url)
 
 
-class ClusterClient(Struct, frozen=True):
+class ClusterClient(Credentials, frozen=True):
     """A client for one API server with one set of credentials. Thread-safe."""
 
-    api: Api
     silence: float = WATCH_SILENCE_TIMEOUT  # for how many seconds a watch may receive nothing
-    namespace: str = "default"  # the default namespace
-    user: str = ""  # another user to impersonate
-    name: str = ""  # the kubeconfig's context; empty in a pod
-    groups: tuple[str, ...] = ()  # of that user
     sleep: Callable[[float], object] = time.sleep
     clock: ServerClock = field(default_factory=ServerClock)
 
@@ -118,8 +113,7 @@ class ClusterClient(Struct, frozen=True):
 
         Raises ClusterError if no credentials are usable.
         """
-        found = find_credentials(kubeconfig, context)
-        return cls(found.api, namespace=found.namespace, user=found.user, name=found.name, groups=found.groups)
+        return cls(*astuple(find_credentials(kubeconfig, context)))
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""

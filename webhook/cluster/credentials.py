@@ -81,7 +81,7 @@ class Credentials(Struct, frozen=True):
 
 
 def find_credentials(kubeconfig: str | None = None, context: str | None = None) -> Credentials:
-    """Return those of the given kubeconfig, else of the default kubeconfig, else of the pod's service account.
+    """Find the credentials: in the given kubeconfig, else in the default one, else in the pod's service account.
 
     Raises ClusterError if no credentials are usable.
     """
@@ -104,7 +104,7 @@ def _of_kubeconfig(files: str, context: str | None) -> Credentials:
     if token := text(fields, "tokenFile"):
         file = Path(text(fields, "folder"), token)
         api = replace(api, authorization=lambda: f"Bearer {file.read_text()}")
-    # The library only logs why the program failed, and every request would be that of an anonymous user.
+    # If the program fails, the library only logs why, and would send every request without credentials.
     program = text(fields, "exec", "command")
     certificate = api.pool.connection_pool_kw.get("cert_file")
     if program and not (certificate or api.authorization()):
@@ -113,7 +113,7 @@ def _of_kubeconfig(files: str, context: str | None) -> Credentials:
     return Credentials(api, namespace, text(fields, "as"), tuple(map(str, fields.get("as-groups") or ())), name)
 
 
-# What the library raises for an unusable kubeconfig, besides its own errors and those of YAML.
+# The library also raises these for an unusable kubeconfig, besides its own exception and PyYAML's.
 _FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 

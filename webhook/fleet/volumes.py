@@ -26,7 +26,7 @@ class VolumeUser(Struct, frozen=True):
 
 
 def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalog: Catalog) -> Iterator[VolumeUser]:
-    """Yield the users of the volumes of a VMI's claims other than this VMI: first the pods of no VM, some repeatedly.
+    """Yield the other users of the volumes behind a VMI's claims, some more than once. Pods that aren't VMs come first.
 
     `vmi` is the UID of the VMI. A user mounts any claim of a volume, and is bound to a node.
     """
@@ -35,7 +35,7 @@ def other_users(served: Iterable[ClaimFinding], namespace: str, vmi: str, catalo
 
 
 def users_of(volume: str, catalog: Catalog) -> Iterator[VolumeUser]:
-    """Yield all users of a Longhorn volume, some of them repeatedly."""
+    """Yield all users of a Longhorn volume, some more than once."""
     return _users(dict.fromkeys(claims_of(volume, catalog)), "", catalog)
 
 

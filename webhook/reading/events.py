@@ -6,7 +6,7 @@ from webhook.placement.objects.typed import Metadata, Typed
 from webhook.reading.api import list_raw
 
 
-class Subject(Typed, frozen=True):
+class InvolvedObject(Typed, frozen=True):
     """The object that an Event is about."""
 
     kind: str = ""
@@ -17,7 +17,7 @@ class Event(Typed, frozen=True):
     """An Event."""
 
     metadata: Metadata = Metadata()
-    involved_object: Subject = Subject()
+    involved_object: InvolvedObject = InvolvedObject()
     reason: str = ""
     message: str = ""
 

@@ -11,7 +11,7 @@ import time
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import STORAGE, Longhorn
+from tests.support.longhorn import Longhorn
 from tests.support.nodes.images import TOOLS
 
 NFS_PORT = 2049
@@ -79,13 +79,9 @@ class ServingLonghorn(Longhorn):
             return
         super()._sync(manager, pod, attachments, pv)
 
-    def _attach(self, attachment: Object, volume: str) -> None:
+    def _attachment_status(self, volume: str) -> Object:
         """Tell the node's CSI driver where the share is."""
-        share = f"{self.endpoint(volume)}:/{volume}"
-        if not attachment.get("status", {}).get("attached"):
-            path = f"{STORAGE}/volumeattachments/{attachment['metadata']['name']}/status"
-            status = {"attached": True, "attachmentMetadata": {"share": share}}
-            self._plane.request("PATCH", path, {"status": status})
+        return {"attachmentMetadata": {"share": f"{self.endpoint(volume)}:/{volume}"}}
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
         pod = super()._pod(volume, manager, pv)

@@ -11,7 +11,7 @@ from webhook.placement.objects.fields import JsonObject, has_condition, mapping,
 from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import REQUEST_TIMEOUT, list_objects
-from webhook.reading.events import Subject, list_warnings
+from webhook.reading.events import InvolvedObject, list_warnings
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -116,9 +116,9 @@ def failure_message(cluster: ClusterClient, migration: Migration) -> str:
     ClusterError.
     """
     found = list_warnings(cluster, migration.namespace)
-    own = [each for each in found if each.involved_object == Subject(KIND, migration.name)]
+    own = [each for each in found if each.involved_object == InvolvedObject(KIND, migration.name)]
     if not any(each.reason == UNSCHEDULABLE for each in own):
         return own[-1].message if own else ""
-    of_pods = [each for each in found if each.reason == "FailedScheduling" and each.involved_object.kind == "Pod"]
-    own = [each for each in of_pods if each.involved_object.name.startswith(f"virt-launcher-{migration.vmi}-")]
-    return ": ".join(["the scheduler found no node for the target pod", *[each.message for each in own[-1:]]])
+    failed = [each for each in found if each.reason == "FailedScheduling" and each.involved_object.kind == "Pod"]
+    pods = [each for each in failed if each.involved_object.name.startswith(f"virt-launcher-{migration.vmi}-")]
+    return ": ".join(["the scheduler found no node for the target pod", *[each.message for each in pods[-1:]]])

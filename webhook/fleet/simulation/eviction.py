@@ -72,7 +72,7 @@ class Budgets:
         self._gone.add(pod)
 
     def contested(self, pods: Collection[Key]) -> frozenset[Key]:
-        """Return those of the pods, which a drain deletes, that it may not delete if others are first."""
+        """Return which of the pods a drain might not evict, because others may use up their budget first."""
         rivals = self._gone.union(pods)
         scarce = (each for each in self._budgets if self._is_used_up(each) and len(each.pods & rivals) > each.allowed)
         return frozenset(pod for each in scarce for pod in each.pods.intersection(pods))
@@ -117,7 +117,10 @@ def has_backup(vm: Vm) -> bool:
 
 
 def waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterator[tuple[Key, str]]:
-    """Yield the pods of no VM that can't be evicted. Longhorn removes the budgets of its instance managers itself."""
+    """Yield the pods that can't be evicted, and why, without VMs' pods and Longhorn's.
+
+    Longhorn removes the budgets of its instance managers itself.
+    """
     for pod in state.site.pods:
         owner = state.site.manifests.get(pod.key, NO_POD).metadata.controller
         of_longhorn = pod.labels.get(COMPONENT_LABEL) in (SHARE_MANAGER, "instance-manager")
@@ -135,6 +138,7 @@ def waiting_pods(state: State, nodes: Sequence[str], budgets: Budgets) -> Iterat
 def _has_place(state: State, pod: Pod) -> bool:
     """Return whether a node can run the pod that replaces an evicted one. Without its manifest, one can."""
     manifest = state.site.manifests.get(pod.key)
-    created = Manifest(before_scheduling(manifest or NO_POD), pod.namespace)
-    places = find_places(partial(Candidate, created), state.catalog, None, 1)
-    return not manifest or bool(places.nodes)
+    if manifest is None:
+        return True
+    created = Manifest(before_scheduling(manifest), pod.namespace)
+    return bool(find_places(partial(Candidate, created), state.catalog, None, 1).nodes)

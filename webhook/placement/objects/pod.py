@@ -57,7 +57,7 @@ class Manifest:
         self.claims = mounted_claims(self.spec.volumes)
         required = mapping(self.affinity, "nodeAffinity").get(REQUIRED)
         self.requires_nodes = isinstance(required, dict)
-        self.node_terms = mappings(required, "nodeSelectorTerms") if self.requires_nodes else []
+        self.node_terms = mappings(required, "nodeSelectorTerms")
         self.deciding_claim = text(self.annotations, DECIDING_CLAIM_ANNOTATION)
         app = self.labels.get(kubevirt.APP_LABEL)
         self.is_virt_launcher = app == kubevirt.VIRT_LAUNCHER
@@ -218,7 +218,7 @@ def _valid_name(name: str) -> str:
 def shared_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     """Return the labels, with each key and value stored once: thousands of objects repeat the same few."""
     # A table of limited size, because Python 3.12.1 never frees an interned string.
-    # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
+    # A file may have labels that the API server would reject: long ones must not fill the table.
     if max(map(len, (*labels, *labels.values())), default=0) > _LONGEST_LABEL:
         return labels
     return dict(zip(map(_stored_once, labels), map(_stored_once, labels.values()), strict=True))
