@@ -82,6 +82,24 @@ def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object
     assert manager_pod == before
 
 
+@pytest.mark.parametrize(
+    ("pods", "unseen"),
+    [
+        ([], True),
+        ([web("one", "")], True),
+        ([vm("one", ""), vm("two", deleting=True)], True),
+        ([vm("one", opt_in=None)], False),
+        ([web("one", annotations={})], False),
+    ],
+    ids=["no pod", "an unbound pod", "a VM that restarts", "a VM that is not opted in", "a pod that is not opted in"],
+)
+def test_a_bound_user_of_a_starting_share_manager_may_be_one_that_no_watch_has_shown_yet(
+    pods: list[Object], unseen: bool
+) -> None:
+    decision = injection_for(share_manager_pod(), *CLAIM_AND_PV, *pods, node("node-b")).decision
+    assert (decision.reason, decision.user_unseen) == (Reason.NO_CONSUMER, unseen)
+
+
 EARLY, LATE = "2026-08-01T00:00:00Z", "2026-08-02T00:00:00Z"
 ELECTIONS = {
     "the node with the most VMs": ([vm("one", "a"), vm("two", "b"), vm("three", "b")], "b"),

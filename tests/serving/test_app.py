@@ -16,6 +16,7 @@ from tests.support.builders import (
     request,
     settings,
     share_manager,
+    share_manager_pod,
     storage,
     virt_launcher,
     volume,
@@ -374,6 +375,20 @@ def test_a_review_with_a_claim_that_the_caches_lack_is_retried_at_once_and_then_
     assert (first.status_code, first.headers["Retry-After"]) == (503, "0")
     assert first.json["error"] == "the caches lack a claim of this pod, or its volume"
     assert reason(post(client, review())) == "NoShareManager"
+
+
+@pytest.mark.parametrize(("later", "final"), [([], "NoConsumer"), ([virt_launcher(node="node-a")], "CoScheduled")])
+def test_a_share_manager_waits_once_for_the_watch_to_show_its_vm(later, final):
+    stored, clock = [claim(), volume(), node()], FakeClock()
+    tries = iter([from_snapshot(catalog(*stored, *pods), settings()) for pods in ([], later)])
+    backend = from_snapshot(catalog(), settings())
+    client = client_of(replace(backend, decide=lambda asked: next(tries).decide(asked)), clock=clock)
+    sent = review(share_manager_pod(), namespace="longhorn-system")
+    first = post(client, sent)
+    assert (first.status_code, first.headers["Retry-After"]) == (503, "1")
+    assert first.json["error"] == "the caches know no bound pod that mounts the share-manager's volume"
+    clock.now += 1.01
+    assert reason(post(client, sent)) == final
 
 
 def test_another_replica_knows_from_the_pod_that_the_call_has_waited():

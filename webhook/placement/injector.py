@@ -31,7 +31,7 @@ from webhook.placement.review import Review
 from webhook.placement.settings import Action, Settings
 from webhook.placement.trace import Trace
 from webhook.placement.votes import Choice
-from webhook.placement.voting_consumers import avoided_nodes, claims_of, consumers_of, kind_of, ranked_nodes
+from webhook.placement.voting_consumers import avoided_nodes, claims_of, consumers_of, has_users, kind_of, ranked_nodes
 from webhook.placement.wording import unchanged
 
 
@@ -260,7 +260,8 @@ def place_share_manager(
     avoided = avoided_nodes(manifest.affinity)
     trace.consumers, trace.avoided = users, avoided
     if not users:
-        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM or pod uses volume {volume}")
+        decision = unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM or pod uses volume {volume}")
+        return replace(decision, user_unseen=not has_users(volume, catalog))
     kind, source = kind_of(users)
     nodes = ranked_nodes(users, avoided)
     if not nodes:

@@ -189,4 +189,5 @@ class Decision(Struct, frozen=True):
     # the facts of the pod on the node, if the guard evaluated the node and the pod is pinned, or prefers it and may fit
     reservation: Pod | None = None
     passed_over: bool = False  # the guard did not evaluate a term of a pod in another namespace
+    user_unseen: bool = False  # of a share-manager: the catalog knows no bound pod that mounts its volume
     replica_nodes: tuple[str, ...] = ()  # at a cold start: the nodes with a replica that the pod prefers

@@ -39,6 +39,13 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod
     return ()
 
 
+def has_users(handle: str, catalog: Catalog) -> bool:
+    """Return whether any bound pod that is alive mounts a claim of a Longhorn volume, opted in or not."""
+    queries = catalog.mounting_pods, catalog.other_mounting_pods
+    pods = (pod for claim in claims_of(handle, catalog) for query in queries for pod in query(*claim))
+    return any(pod.node and pod.alive for pod in pods)
+
+
 def kind_of(consumers: Iterable[Pod]) -> tuple[str, Source]:
     """Return what such consumers are, for sentences, and for a claim whose node they determine."""
     is_vm = all(pod.belongs_to_vm for pod in consumers)

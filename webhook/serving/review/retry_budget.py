@@ -27,6 +27,7 @@ class Wait(Enum):
 
     NOT_SYNCED = "the caches are not synced yet", 1
     BEING_BOUND = "a share-manager is starting, and its node is not known yet", 1
+    USER_NOT_SEEN_YET = "the caches know no bound pod that mounts the share-manager's volume", 1
     NOT_SEEN_YET = "the caches lack a claim of this pod, or its volume", 0
 
     def __init__(self, sentence: str, retry_after: int) -> None:

@@ -82,6 +82,8 @@ class Reviewer(Struct, frozen=True):
             yield Wait.NOT_SYNCED
         if injection.unseen:
             yield Wait.NOT_SEEN_YET
+        if decision.user_unseen:
+            yield Wait.USER_NOT_SEEN_YET
         starting = (each for each in decision.claims if each.reason is Reason.SHARE_MANAGER_STARTING)
         if decision.recorded and any(each.decides for each in starting):
             yield Wait.BEING_BOUND
