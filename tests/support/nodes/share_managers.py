@@ -7,10 +7,8 @@ longhorn-share-manager sets the same options in its pkg/server/nfs.
 from __future__ import annotations
 
 import json
-import time
 
 from tests.support.controlplane.api import Object
-from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.nodes.images import TOOLS
 
@@ -43,18 +41,8 @@ exec ganesha.nfsd -F -L STDOUT -f /run/ganesha.conf -p /run/ganesha.pid
 """
 
 
-# seconds from the attachment of a volume until Longhorn acts on it: an assumption, for the real one was never timed.
-# Without it, on nodes with one core, a share-manager was created 0.3 s after the decision on its VM, and got
-# NoConsumer: the webhook did not know the VM as a bound user yet.
-ATTACHING = 1.0
-
-
 class ServingLonghorn(Longhorn):
     """A fake Longhorn on real nodes."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        super().__init__(plane)
-        self._attached: dict[str, float] = {}  # by volume: since when it is
 
     def endpoint(self, volume: str) -> str:
         """Return the IP of a volume's Service."""
@@ -70,14 +58,6 @@ class ServingLonghorn(Longhorn):
         service = {"metadata": {"name": volume, "labels": _labels(volume)}, "spec": spec}
         self._create(f"/api/v1/namespaces/{self.namespace}/services", service)
         super()._create_manager(volume)
-
-    def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
-        volume, now = manager["metadata"]["name"], time.monotonic()
-        if not attachments:
-            self._attached.pop(volume, None)
-        elif pod is None and now - self._attached.setdefault(volume, now) < ATTACHING:
-            return
-        super()._sync(manager, pod, attachments, pv)
 
     def _attachment_status(self, volume: str) -> Object:
         """Tell the node's CSI driver where the share is."""
