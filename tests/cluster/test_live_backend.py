@@ -114,17 +114,23 @@ def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer, mak
     backend.stop()
 
 
-def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(make_backend: MakeBackend) -> None:
+OPTIONAL = ["virtualmachines", "namespaces", "csinodes", "storageclasses", "volumes", "replicas"]
+
+
+@pytest.mark.parametrize("plural", OPTIONAL)
+def test_a_replica_is_ready_without_the_right_to_read_a_kind_that_no_decision_requires(
+    make_backend: MakeBackend, plural: str
+) -> None:
     backend = make_backend()
-    vms = next(each for each in backend.live.reflectors if each.kind.plural == "virtualmachines")
+    forbidden = next(each for each in backend.live.reflectors if each.kind.plural == plural)
     for each in backend.live.reflectors:
-        each.health.last_contact = None if each is vms else 0.0
-    vms.health.problem, vms.health.code = "virtualmachines is forbidden", 403
+        each.health.last_contact = None if each is forbidden else 0.0
+    forbidden.health.problem, forbidden.health.code = f"{plural} is forbidden", 403
     probes = ReviewClient(probe_port(Health(Metrics(), backend.caches)))
     response = probes.get("/readyz")
     assert response.status_code == 200
-    assert response.json["problems"] == {"virtualmachines": "virtualmachines is forbidden"}
-    assert samples(backend)['kubevirt_scheduler_cache_forbidden{resource="virtualmachines"}'] == 1
+    assert response.json["problems"] == {plural: f"{plural} is forbidden"}
+    assert samples(backend)[f'kubevirt_scheduler_cache_forbidden{{resource="{plural}"}}'] == 1
 
 
 @pytest.mark.parametrize("lease", [LEASE, None], ids=["with a lease", "without a lease"])
