@@ -15,7 +15,7 @@ from tests.support.nodes.plane import PROXY, OpenControlPlane
 from tests.support.nodes.system import System
 
 PROGRAMS = ("containerd", "csi", "kubelet", "kube-proxy")
-# containerd counts the CPU time of each container, by default each second: on a node with Longhorn, a third of its core.
+# By default, containerd measures each container each second, which costs a node of one core too much of it.
 CONTAINERD = f"""
 version = 3
 disabled_plugins = ["io.containerd.nri.v1.nri"]
