@@ -107,16 +107,12 @@ def fastest(measure: Callable[[], float]) -> float:
 
     The core of a shared machine can be slow for seconds or for minutes.
     """
-    pairs = list[tuple[float, float]]()
-
-    def seconds() -> float:
-        return REFERENCE / min(slow for _, slow in pairs) * min(cost for cost, _ in pairs)
-
     with without_coverage():
+        cost, slowness = (min(each() for _ in range(5)) for each in (measure, reference))
         end = time.monotonic() + PATIENCE
-        while len(pairs) < 5 or (seconds() >= CPU_LIMIT and time.monotonic() < end):
-            pairs.append((measure(), reference()))
-    return seconds()
+        while cost / slowness * REFERENCE >= CPU_LIMIT and time.monotonic() < end:
+            cost, slowness = min(cost, measure()), min(slowness, reference())
+    return cost / slowness * REFERENCE
 
 
 def reason_and_cpu(received: Object, store: Store) -> tuple[Reason, float]:

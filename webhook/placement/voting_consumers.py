@@ -1,7 +1,7 @@
 """Find the node for a share-manager pod: the node of the VMs that use its volume, or else of the other pods."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from webhook.placement.affinity import PREFERRED
 from webhook.placement.catalog import Catalog
@@ -27,13 +27,11 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod
     budget = iter(range(MAX_CLASSES))
 
     def is_consumer(pod: Pod) -> bool:
-        if not pod.node or not pod.alive:
-            return False
         names = (name for name, _ in zip(pod.claims, budget, strict=False))
         return is_handled(opted_in_by(pod, catalog, settings, names), settings)
 
     for query in catalog.mounting_pods, catalog.other_mounting_pods:
-        pods = {pod.key: pod for claim in claims for pod in query(*claim) if is_consumer(pod)}
+        pods = {pod.key: pod for pod in _bound(query, claims) if is_consumer(pod)}
         if pods:
             return tuple(pods.values())
     return ()
@@ -41,9 +39,12 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> tuple[Pod
 
 def has_users(handle: str, catalog: Catalog) -> bool:
     """Return whether any bound pod that is alive mounts a claim of a Longhorn volume, opted in or not."""
-    queries = catalog.mounting_pods, catalog.other_mounting_pods
-    pods = (pod for claim in claims_of(handle, catalog) for query in queries for pod in query(*claim))
-    return any(pod.node and pod.alive for pod in pods)
+    claims = claims_of(handle, catalog)
+    return any(any(_bound(query, claims)) for query in (catalog.mounting_pods, catalog.other_mounting_pods))
+
+
+def _bound(query: Callable[[str, str], Iterable[Pod]], claims: Iterable[Key]) -> Iterator[Pod]:
+    return (pod for claim in claims for pod in query(*claim) if pod.node and pod.alive)
 
 
 def kind_of(consumers: Iterable[Pod]) -> tuple[str, Source]:
