@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,7 @@ OUTCOMES = ("failed", "skipped", "passed")  # the worst one of a scenario's thre
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if IS_REAL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends a run as Ctrl-C does
         try:
             cluster = real_cluster()
             request.config.stash[VERSIONS] = cluster.versions()

@@ -13,6 +13,7 @@ from tests.live.cluster import Cluster, CommandError, Object
 LABEL = "kubevirt-scheduler/live-test"
 DECISION, PINNED = "kubevirt-scheduler/decision", "kubevirt-scheduler/co-scheduled-node"
 HOSTNAME = "kubernetes.io/hostname"
+ENDING = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what `timeout` or a cancelled job sends
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -53,12 +54,13 @@ class Namespace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Undo everything. Ctrl-C has no effect on it, and none on the commands that it runs."""
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        """Undo everything. The signals that end a run have no effect on it, and none on the commands that it runs."""
+        previous = {each: signal.signal(each, signal.SIG_IGN) for each in ENDING}
         try:
             self._undo.close()
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for each, handler in previous.items():
+                signal.signal(each, handler)
 
     # --- what a scenario does ---
 

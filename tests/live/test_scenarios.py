@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.cluster import Cluster, Object
-from tests.live.namespace import LABEL, Namespace, decision, node_of, uid
+from tests.live.namespace import ENDING, LABEL, Namespace, decision, node_of, uid
 from tests.support.paths import ROOT
 from webhook.commands.benchmark.plan import LABEL as BENCHMARK
 
@@ -23,7 +22,10 @@ Seen = Callable[[str, object], None]  # record_property("seen", ...) writes the 
 
 
 @pytest.mark.skipif(os.environ.get("LIVE") == "1", reason="needs an empty cluster")
-def test_ctrl_c_in_the_middle_of_a_scenario_leaves_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "second"), [ENDING, ENDING[::-1]], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_in_the_middle_of_a_scenario_leaves_nothing_behind(
+    cluster: Cluster, tmp_path: Path, first: int, second: int
+) -> None:
     # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "pytest", "-s", __file__, "-k", "drained"]
     command.append(f"--override-ini=cache_dir={tmp_path}")
@@ -31,11 +33,12 @@ def test_ctrl_c_in_the_middle_of_a_scenario_leaves_nothing_behind(cluster: Clust
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         begin = list(takewhile(lambda line: "draining" not in line, process.stdout))
-        process.send_signal(signal.SIGINT)  # at once: a drain takes seconds
+        process.send_signal(first)  # at once: a drain takes seconds
+        begin += takewhile(lambda line: "deleting live-" not in line, process.stdout)
+        process.send_signal(second)
         end = process.stdout.read()
     assert process.returncode == pytest.ExitCode.INTERRUPTED, "".join([*begin, end])
     assert "| interrupted |" in end
-    assert "deleting live-" in end  # so there was a namespace
     assert cluster.items("namespaces", "-l", LABEL) == []
     assert cluster.items("pv") == []
     assert [each["metadata"]["name"] for each in cluster.items("nodes") if "unschedulable" in each["spec"]] == []
