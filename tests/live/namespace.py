@@ -13,7 +13,7 @@ from tests.live.cluster import Cluster, CommandError, Object
 LABEL = "kubevirt-scheduler/live-test"
 DECISION, PINNED = "kubevirt-scheduler/decision", "kubevirt-scheduler/co-scheduled-node"
 HOSTNAME = "kubernetes.io/hostname"
-ENDING = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what `timeout` or a cancelled job sends
+ENDING = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what `timeout` or a canceled job sends
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
