@@ -15,6 +15,7 @@ from tests.support.nodes.cluster import Cluster
 from tests.support.nodes.guests import START, NodeScenario
 from tests.support.scenario import HOSTNAME, POOL
 from tests.support.virt_controller import VirtController
+from tests.support.webhook_process import NAMESPACE
 
 pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
@@ -31,9 +32,17 @@ def start_vm_with_its_server(guests: NodeScenario, node: str) -> str:
     where = {POOL: guests.namespace, HOSTNAME: node}
     pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, nodeSelector=where))
     ran, served = guests.wait_running(pod), guests.longhorn.wait_running(volume)
-    assert (ran, served) == (node, node), guests.longhorn.pod(volume)
+    assert (ran, served) == (node, node), reviews_of(guests, volume)
     guests.wait_for_work("vm1")
     return pod
+
+
+def reviews_of(guests: NodeScenario, volume: str) -> str:
+    """Return what the replicas logged of a share-manager's reviews."""
+    selector = "--selector=app.kubernetes.io/component=webhook"
+    logs = guests.plane.kubectl("logs", f"--namespace={NAMESPACE}", selector, "--prefix", "--tail=-1")
+    found = [line for line in logs.splitlines() if volume in line]
+    return "\n".join(found) or f"no line about {volume}:\n{logs}"
 
 
 def set_taints(guests: NodeScenario, node: str, *taints: Object) -> None:

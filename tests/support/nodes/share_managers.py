@@ -7,8 +7,10 @@ longhorn-share-manager sets the same options in its pkg/server/nfs.
 from __future__ import annotations
 
 import json
+import time
 
 from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.nodes.images import TOOLS
 
@@ -41,8 +43,17 @@ exec ganesha.nfsd -F -L STDOUT -f /run/ganesha.conf -p /run/ganesha.pid
 """
 
 
+# Seconds from the attachment of a volume until Longhorn acts on it. Real Longhorn took at least 0.3 s after the binding
+# of the pod, in 17 starts (docs/development/live-tests.md). Without it, the watch of a node of one core may be slower.
+ATTACHING = 0.3
+
+
 class ServingLonghorn(Longhorn):
     """A fake Longhorn on real nodes."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        super().__init__(plane)
+        self._attached: dict[str, float] = {}  # by volume: since when it is
 
     def endpoint(self, volume: str) -> str:
         """Return the IP of a volume's Service."""
@@ -58,6 +69,14 @@ class ServingLonghorn(Longhorn):
         service = {"metadata": {"name": volume, "labels": _labels(volume)}, "spec": spec}
         self._create(f"/api/v1/namespaces/{self.namespace}/services", service)
         super()._create_manager(volume)
+
+    def _sync(self, manager: Object, pod: Object | None, attachments: list[Object], pv: Object) -> None:
+        volume, now = manager["metadata"]["name"], time.monotonic()
+        if not attachments:
+            self._attached.pop(volume, None)
+        elif pod is None and now - self._attached.setdefault(volume, now) < ATTACHING:
+            return
+        super()._sync(manager, pod, attachments, pv)
 
     def _attachment_status(self, volume: str) -> Object:
         """Tell the node's CSI driver where the share is."""
