@@ -39,6 +39,18 @@ def all_ready(release: Release) -> bool:
     return len(statuses) == 2 and all(status["ready"] for status in statuses)
 
 
+def logs(release: Release) -> str:
+    """Return what the replicas have logged. Each line begins with the replica's name."""
+    deployment = f"deployment/{release.fullname}"
+    return release.plane.kubectl("logs", f"--namespace={release.namespace}", deployment, "--all-pods")
+
+
+def ask(release: Release, replica: Object, path: str) -> str:
+    """Return the response of one replica to a request of its probes' port."""
+    pod = f"/api/v1/namespaces/{release.namespace}/pods/{replica['metadata']['name']}"
+    return release.plane.kubectl("get", "--raw", f"{pod}:8080/proxy/{path}")
+
+
 def send(cluster: Cluster, pod: Object, signal: str, *processes: int) -> None:
     cluster[pod["spec"]["nodeName"]].run(f"kill -{signal} {' '.join(map(str, processes))}")
 
@@ -58,10 +70,7 @@ def test_the_chart_decides_through_its_service_and_passes_its_own_test(guests: N
     assert guests.wait_running(guests.create(guests.vm_pod("vm1", "disk1"))) == storage
     assert "Phase:          Succeeded" in release.helm("test", release.name)
     assert restarts(release) == [0, 0]
-    logs = release.plane.kubectl(
-        "logs", f"--namespace={release.namespace}", f"deployment/{release.fullname}", "--all-pods"
-    )
-    assert '"level":"error"' not in logs
+    assert '"level":"error"' not in logs(release)
 
 
 def test_no_creation_fails_during_an_upgrade_and_a_restart(

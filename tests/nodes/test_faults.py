@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.nodes.test_chart import all_ready, pids, pods, token_of
+from tests.nodes.test_chart import all_ready, ask, logs, pids, pods, token_of
 from tests.support.controlplane.api import Object
 from tests.support.helm_release import Release
 from tests.support.measured import Measured
@@ -15,7 +15,6 @@ from tests.support.nodes.cluster import Cluster
 from tests.support.nodes.guests import START, NodeScenario
 from tests.support.scenario import HOSTNAME, POOL
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import NAMESPACE
 
 pytestmark = [pytest.mark.nodes, pytest.mark.needs("buildah", "ip", "mkfs", "mmdebstrap", "nft", "nodes")]
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
@@ -25,24 +24,23 @@ CHANGED = "pods", "persistentvolumeclaims", "persistentvolumes", "storageclasses
 UNDISTURBED = 15.0
 
 
-def start_vm_with_its_server(guests: NodeScenario, node: str) -> str:
+def start_vm_with_its_server(guests: NodeScenario, release: Release, node: str) -> str:
     """Start a VM that does I/O, from cold, on this node. Return its pod."""
     volume = guests.add_volume()
     guests.wait_bound("disk1")
     where = {POOL: guests.namespace, HOSTNAME: node}
     pod = guests.create(guests.vm_pod("vm1", "disk1", work=True, nodeSelector=where))
     ran, served = guests.wait_running(pod), guests.longhorn.wait_running(volume)
-    assert (ran, served) == (node, node), reviews_of(guests, volume)
+    assert (ran, served) == (node, node), reviews_of(release, volume)
     guests.wait_for_work("vm1")
     return pod
 
 
-def reviews_of(guests: NodeScenario, volume: str) -> str:
+def reviews_of(release: Release, volume: str) -> str:
     """Return what the replicas logged of a share-manager's reviews."""
-    selector = "--selector=app.kubernetes.io/component=webhook"
-    logs = guests.plane.kubectl("logs", f"--namespace={NAMESPACE}", selector, "--prefix", "--tail=-1")
-    found = [line for line in logs.splitlines() if volume in line]
-    return "\n".join(found) or f"no line about {volume}:\n{logs}"
+    every = logs(release)
+    found = [line for line in every.splitlines() if volume in line]
+    return "\n".join(found) or f"no line about {volume}:\n{every}"
 
 
 def set_taints(guests: NodeScenario, node: str, *taints: Object) -> None:
@@ -134,8 +132,7 @@ def wait_current(guests: NodeScenario, release: Release, pod: str) -> dict[str, 
         replicas = pods(release)
         for replica in replicas:
             elapsed = time.monotonic() - changed
-            path = f"/api/v1/namespaces/{release.namespace}/pods/{replica['metadata']['name']}:8080/proxy/metrics"
-            ages = dict(AGE.findall(plane.kubectl("get", "--raw", path)))
+            ages = dict(AGE.findall(ask(release, replica, "metrics")))
             if all(float(ages[kind]) < elapsed for kind in CHANGED):
                 seen.setdefault(replica["spec"]["nodeName"], round(elapsed, 1))
         return len(seen) == len(replicas)
@@ -156,7 +153,7 @@ def test_a_lost_network_pauses_only_the_vm_that_is_apart_from_its_server(
     guests.add_volume("disk2", node=node)
     guests.wait_bound("disk2")
     apart = guests.create(guests.vm_pod("vm2", "disk2", work=True, opt_in=None, nodeName=other))
-    beside = start_vm_with_its_server(guests, node)
+    beside = start_vm_with_its_server(guests, release, node)
     assert guests.wait_running(apart) == other
     guests.wait_for_work("vm2")
     cluster[node].cut_network()

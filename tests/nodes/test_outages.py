@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.nodes.test_chart import all_ready, pids, pods, restarts, send
+from tests.nodes.test_chart import all_ready, ask, pids, pods, restarts, send
 from tests.nodes.test_faults import UNDISTURBED, start_vm_with_its_server
 from tests.support.helm_release import Release
 from tests.support.measured import Measured
@@ -47,16 +47,13 @@ def test_a_wrong_clock_renews_no_certificate_and_an_api_server_that_is_away_stop
     plane.wait(lambda: all_ready(release), 60, "two replicas")
     replica = pods(release)[0]
     node = replica["spec"]["nodeName"]
-    pod = start_vm_with_its_server(guests, node)
+    pod = start_vm_with_its_server(guests, release, node)
     running, issued, before = pids(cluster, guests.get(pod)), certificates(release), sum(restarts(release))
     with days_ahead(cluster, node):
         send(cluster, replica, "KILL", *pids(cluster, replica)[1:])  # all but the sandbox's
         plane.wait(lambda: sum(restarts(release)) > before, 60, "a replica that starts with the wrong clock")
         plane.wait(lambda: all_ready(release), 60, "two replicas")
-        name = replica["metadata"]["name"]
-        ready = plane.kubectl(
-            "get", "--raw", f"/api/v1/namespaces/{release.namespace}/pods/{name}:8080/proxy/readyz?verbose"
-        )
+        ready = ask(release, replica, "readyz?verbose")
         assert "s ahead of the API server's; synchronize the clocks of both nodes" in ready
         plane.wait(lambda: guests.target_node("disk1") == node, 60, "a decision")
         guests.wait_for_work("vm1")
@@ -80,7 +77,7 @@ def test_a_wrong_clock_renews_no_certificate_and_an_api_server_that_is_away_stop
     assert guests.longest_pause("vm1") < UNDISTURBED
     assert certificates(release) == issued
     # A kubelet takes the newest container of a pod by its time, so this pod's would be the one of the future for weeks.
-    plane.request("DELETE", f"/api/v1/namespaces/{release.namespace}/pods/{name}")
+    plane.request("DELETE", f"/api/v1/namespaces/{release.namespace}/pods/{replica['metadata']['name']}")
     plane.wait(lambda: all_ready(release), START, "two replicas")
 
 
