@@ -48,11 +48,18 @@ def test_no_wait_leaves_less_than_two_thirds_of_the_timeout(timeout: float, wait
     assert {wait for wait in Wait if is_allowed(wait)} == allowed
 
 
-@pytest.mark.parametrize(("age", "allowed"), [(0, set(Wait)), (1, {Wait.NOT_SEEN_YET}), (2, {Wait.NOT_SEEN_YET})])
+@pytest.mark.parametrize(
+    ("age", "timeout", "allowed"),
+    [
+        *((age, timeout, set(Wait)) for age in (0.0, 0.2) for timeout in (3.0, 10.0)),
+        *((age, 10.0, {Wait.NOT_SEEN_YET}) for age in (0.3, 1.0, 2.0)),
+        (1.1, 3.0, set()),
+    ],
+)
 def test_a_call_that_has_waited_a_second_at_another_replica_waits_no_second_more(
-    age: float, allowed: set[Wait]
+    age: float, timeout: float, allowed: set[Wait]
 ) -> None:
-    assert {wait for wait in Wait if RetryBudget().may_retry("uid", wait, 10.0, 0.0, age)} == allowed
+    assert {wait for wait in Wait if RetryBudget().may_retry("uid", wait, timeout, 0.0, age)} == allowed
 
 
 def test_the_capacity_is_bounded_and_evicts_the_oldest_review() -> None:

@@ -106,15 +106,16 @@ def request_of(review: Any) -> JsonObject:
 
 
 def call_age(review: Review, now: float) -> float:
-    """Return for how many whole seconds the creation of the review's pod has lasted. `now` is in epoch seconds.
+    """Return for how many seconds the creation of the review's pod has lasted at least. `now` is in epoch seconds.
 
-    Retries send the same time. Returns 0 if the review has no time.
+    Retries send the same time. It is cut to whole seconds, so the creation may have lasted up to a second longer.
+    Returns 0 if the review has no time.
     """
     try:
         begun = datetime.fromisoformat(review.begun)
     except ValueError:
         return 0.0
-    return max(0.0, now // 1 - begun.replace(tzinfo=begun.tzinfo or UTC).timestamp() // 1)
+    return max(0.0, now - begun.replace(tzinfo=begun.tzinfo or UTC).timestamp() - 1)
 
 
 def write_review(uid: str, injection: Injection, claims: str) -> bytes:

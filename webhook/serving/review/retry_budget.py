@@ -45,6 +45,8 @@ class RetryBudget:
     MAX_SHARE = 1 / 3  # of the timeout
     IMMEDIATELY = 0.05  # seconds until the API server retries after `Retry-After: 0`
     SLACK = 0.1  # seconds between the first byte of a request and the decision that it has to wait
+    # seconds from the creation of a pod until the first try is decided, also if the replica's node stalls meanwhile
+    FIRST_TRY = 0.25
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
@@ -57,15 +59,15 @@ class RetryBudget:
     def may_retry(self, uid: str, wait: Wait, timeout: float, now: float, age: float = 0.0) -> bool:
         """Return whether a retry fits into the budget, and remember the review.
 
-        `now` is in seconds of a monotonic clock. `age` is for how many seconds the call has lasted already, as far as
-        the request itself tells: another replica may have answered its first try.
+        `now` is in seconds of a monotonic clock. `age` is for how many seconds the call has lasted at least, as far as
+        the request itself tells. After FIRST_TRY, another replica has answered its first try.
         """
         # A uid has 36 characters. Cutting it limits the memory that a malformed one can use.
         first, waits = self._seen.get(uid[:64], (now, ()))
-        waited = max(now - first, age)
-        limit = timeout * self.MAX_SHARE + self.SLACK
-        waited_elsewhere = not waits and 0 < wait.retry_after <= age
-        if wait in waits or waited_elsewhere or waited + max(wait.retry_after, self.IMMEDIATELY) > limit:
+        age = age if age > self.FIRST_TRY else 0.0
+        waited_elsewhere = age > 0 and not waits and wait.retry_after > 0
+        left = timeout * self.MAX_SHARE + self.SLACK - max(now - first, age)
+        if wait in waits or waited_elsewhere or max(wait.retry_after, self.IMMEDIATELY) > left:
             return False
         self._seen[uid[:64]] = first, (*waits, wait)
         if len(self._seen) > self._capacity:
