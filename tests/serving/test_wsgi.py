@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from wsgiref.validate import check_environ
 
 import pytest
 
@@ -19,8 +20,9 @@ from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import Health, create_app
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker.messages import Head, Request
 from webhook.serving.worker.parser import BODY_TOO_LARGE
-from webhook.serving.worker.wsgi import call
+from webhook.serving.worker.wsgi import PATHS, RECEIVED, call, environ_of
 
 REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
 BODY = json.dumps(REVIEW).encode()
@@ -112,3 +114,26 @@ def test_the_application_may_write_before_it_returns_and_is_closed() -> None:
 
     found = call(application, {"wsgi.input": BytesIO(b"sent")})
     assert (found.status, found.body, found.headers, parts.closed) == (201, b"abc", [("X-A", "b")], True)
+
+
+def test_the_environ_is_as_pep_3333_defines_it() -> None:
+    head = Head("POST", "/mutate?timeout=3s", b"application/json", keep_alive=True)
+    environ = environ_of(Request(head, b"{}", 1.5), ["/mutate"])
+    check_environ(dict(environ))
+    assert environ["wsgi.input"].read() == b"{}"
+    texts = {key: value for key, value in environ.items() if key.isupper() and isinstance(value, str)}
+    assert texts == {
+        "REQUEST_METHOD": "POST",
+        "SCRIPT_NAME": "",
+        "PATH_INFO": "/mutate",
+        "QUERY_STRING": "timeout=3s",
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": "2",
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+    }
+    # Each of the two listeners has a thread.
+    of_wsgi = "version", "url_scheme", "multithread", "multiprocess", "run_once"
+    assert [environ[f"wsgi.{key}"] for key in of_wsgi] == [(1, 0), "http", True, False, False]
+    assert (environ[RECEIVED], environ[PATHS]) == (1.5, ["/mutate"])
