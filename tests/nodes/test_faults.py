@@ -121,6 +121,7 @@ def wait_current(guests: NodeScenario, release: Release, pod: str) -> dict[str, 
     """Change an object of each of these kinds, and wait until each replica has seen that. Return the seconds by node.
 
     After a loss of the network, TCP sends again only after up to as many seconds as the loss took, on each watch apart.
+    After 20 s of silence a watch ends, and the next list has a back-off of its own.
     """
     plane, changed = guests.plane, time.monotonic()
     plane.request("PATCH", f"{guests.pods}/{pod}", {"metadata": {"labels": {"changed": "true"}}})
