@@ -19,7 +19,7 @@ NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
     ("ahead", "problem"),
     [
         (0.0, ""),
-        (40.0, ""),
+        (50.0, ""),
         (WEEKS, " s behind the API server's; synchronize the clocks of both nodes"),
         (-WEEKS, " s ahead of the API server's; synchronize the clocks of both nodes"),
     ],

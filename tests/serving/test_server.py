@@ -209,7 +209,8 @@ def test_a_replica_whose_clock_is_wrong_stays_ready_and_asks_again_for_a_new_cla
                 entry["time"] = (datetime.now(UTC) - timedelta(seconds=ahead)).isoformat()
             assert [post(call, json.dumps(review))[0] for _ in range(2)] == [503, 200]
     problem = json.loads(page)["problems"].get("clock", "")
-    assert problem.endswith(" s ahead of the API server's; synchronize the clocks of both nodes" if ahead > 60 else "")
+    assert bool(problem) is (ahead > 60)
+    assert problem.endswith(" s ahead of the API server's; synchronize the clocks of both nodes" if problem else "")
 
 
 def test_a_replica_issues_its_certificate_by_the_clock_of_the_api_server(tmp_path):
